@@ -1,0 +1,411 @@
+"""The nouns of Standby as frozen values. A field of a row type is a column of its table.
+
+Times are integers: milliseconds since the epoch by the store's clock (`_at`, `_until`, `_by`), or a length (`_ms`).
+Null means unlimited or not there; 0 means zero.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Final
+
+from msgspec import Struct
+
+Json = Any  # what json.loads can return; the one place where Any is honest
+
+
+class OrderState(StrEnum):
+    PENDING = "pending"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    WAITING_RETRY = "waiting_retry"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+OPEN: Final = frozenset({OrderState.PREPARING, OrderState.RUNNING, OrderState.STOPPING})
+ENDED: Final = frozenset({OrderState.COMPLETED, OrderState.FAILED, OrderState.CANCELLED})
+
+
+class SlotState(StrEnum):
+    """`deploying` and `busy` are not here: they are an idle slot with an open run (see `slot_word`)."""
+
+    CREATING = "creating"
+    IDLE = "idle"
+    CLEANING = "cleaning"
+    ERROR = "error"
+    REMOVING = "removing"
+
+
+class Mode(StrEnum):
+    """What an operator wants of a pool or a host."""
+
+    OPEN = "open"
+    PAUSED = "paused"
+    DRAINING = "draining"
+
+
+class Reason(StrEnum):
+    """Why a run did not end well."""
+
+    EXIT = "exit"
+    OOM = "oom"
+    TIMEOUT = "timeout"
+    START_FAILED = "start_failed"
+    LOST = "lost"
+    CANCELLED = "cancelled"
+    QUEUE_TIMEOUT = "queue_timeout"
+
+
+RETRIED_BY_DEFAULT: Final = frozenset({Reason.START_FAILED, Reason.LOST})
+NEVER_RETRIED: Final = frozenset({Reason.CANCELLED, Reason.QUEUE_TIMEOUT})
+
+
+class EventKind(StrEnum):
+    """Everything that can happen to a row. The part before the dot names whose row it is."""
+
+    ORDER_SUBMITTED = "order.submitted"
+    ORDER_QUEUED = "order.queued"
+    ORDER_CLAIMED = "order.claimed"
+    ORDER_RECOMMANDED = "order.recommanded"
+    ORDER_READY = "order.ready"
+    ORDER_STOPPING = "order.stopping"
+    ORDER_STOP_CHANGED = "order.stop_changed"
+    ORDER_RETRY_WAITING = "order.retry_waiting"
+    ORDER_COMPLETED = "order.completed"
+    ORDER_FAILED = "order.failed"
+    ORDER_CANCELLED = "order.cancelled"
+    SLOT_CREATING = "slot.creating"
+    SLOT_IDLE = "slot.idle"
+    SLOT_ERROR = "slot.error"
+    SLOT_REMOVING = "slot.removing"
+    SLOT_GONE = "slot.gone"
+    POOL_APPLIED = "pool.applied"
+    POOL_MODE = "pool.mode"
+    POOL_BLOCKED = "pool.blocked"
+    POOL_UNBLOCKED = "pool.unblocked"
+    HOST_APPLIED = "host.applied"
+    HOST_MODE = "host.mode"
+    HOST_LED = "host.led"
+    HOST_UNREACHABLE = "host.unreachable"
+    HOST_REACHABLE = "host.reachable"
+    HOST_DECLARED_DEAD = "host.declared_dead"
+    PROJECT_APPLIED = "project.applied"
+
+
+class Trigger(StrEnum):
+    """What made a change happen."""
+
+    REQUEST = "request"
+    CONFIG = "config"
+    ADMIT = "admit"
+    LOOK = "look"
+    DEADLINE = "deadline"
+    DUE = "due"
+    SIZE = "size"
+    LEASE = "lease"
+
+
+class Order(Struct, frozen=True, kw_only=True):
+    """What was asked and how far it is: one narrow row that carries its open run too."""
+
+    id: str
+    version: int = 1
+    project: str
+    pool: str
+    memory_mb: int
+    submitted_at: int
+    state: OrderState
+    state_since: int
+    attempt: int = 0
+    """Runs claimed so far, the open one included. The open run's id is `run_id(order)`."""
+    rank: int | None = None
+    """Place in the queue, smallest first; null unless it is pending and ready."""
+    due_at: int | None = None
+    """When a pending or waiting_retry order becomes ready."""
+    queue_due: int | None = None
+    """It expires when this is <= now - pool.blocked_ms (see `lifecycle.queue`)."""
+    dedupe_live: str | None = None
+    """The dedupe key with its project while the order is unfinished; unique."""
+
+    slot: str | None = None
+    incarnation: str | None = None
+    handle: str | None = None
+    commanded_at: int | None = None
+    command_until: int | None = None
+    """The last moment at which this run's start may be sent."""
+    ready_at: int | None = None
+    deadline: int | None = None
+    """preparing: it must be ready by then; running: it must have ended by then; stopping: it is forced from then on."""
+    stop_reason: Reason | None = None
+
+    reason: Reason | None = None
+    """Why the last ended run did not end well."""
+    exit_code: int | None = None
+    ended_at: int | None = None
+
+
+class Retry(Struct, frozen=True, kw_only=True):
+    """When a failed run is followed by another one."""
+
+    retries: int = 3
+    base_ms: int = 5_000
+    factor: float = 2.0
+    cap_ms: int = 300_000
+    retry_on: tuple[Reason, ...] = ()
+    """Reasons retried beside the default ones."""
+    no_retry_on: tuple[Reason, ...] = ()
+    """Reasons not retried although they would be by default."""
+
+
+class Spec(Struct, frozen=True, kw_only=True):
+    """The part of an order that never changes, stored beside it. Env values are elsewhere, sealed."""
+
+    order_id: str
+    command: tuple[str, ...] = ()
+    """Argument list; empty when `script` is given."""
+    script: str | None = None
+    env_names: tuple[str, ...] = ()
+    payload: str = "null"
+    """Any JSON as it was submitted."""
+    labels: Mapping[str, str] = {}
+    priority: int = 100
+    queue_timeout_ms: int | None = 300_000
+    start_timeout_ms: int = 1_500_000
+    run_timeout_ms: int | None = 3_600_000
+    stop_grace_ms: int = 30_000
+    retry: Retry = Retry()
+    not_before: int | None = None
+    dedupe_key: str | None = None
+    rerun_of: str | None = None
+    submitted_by: str = "admin"
+
+
+class Run(Struct, frozen=True, kw_only=True):
+    """One ended attempt: a row of history."""
+
+    order_id: str
+    number: int
+    slot: str
+    incarnation: str
+    handle: str | None = None
+    commanded_at: int
+    ready_at: int | None = None
+    stop_asked_at: int | None = None
+    ended_at: int
+    reason: Reason | None = None
+    exit_code: int | None = None
+    signal: int | None = None
+    error: str | None = None
+    peak_memory_kb: int | None = None
+    cpu_ms: int | None = None
+
+
+class Slot(Struct, frozen=True, kw_only=True):
+    """One named, reusable place to run. Whether it is busy is derived from the orders."""
+
+    name: str
+    version: int = 1
+    host: str
+    pool: str
+    state: SlotState
+    state_since: int
+    incarnation: str | None = None
+    uses: int = 0
+    created_at: int
+    last_used_at: int | None = None
+    error: str | None = None
+    failures: int = 0
+    retry_at: int | None = None
+
+
+class PoolSettings(Struct, frozen=True, kw_only=True):
+    """What the configuration says of a pool; defaults for its orders."""
+
+    slots_max: int = 100
+    memory_mb: int = 256
+    queue_timeout_ms: int | None = 300_000
+    queue_timeout_max_ms: int | None = 600_000
+    start_timeout_ms: int = 1_500_000
+    run_timeout_ms: int | None = 3_600_000
+    stop_grace_ms: int = 30_000
+    retry: Retry = Retry()
+
+
+class Pool(Struct, frozen=True, kw_only=True):
+    name: str
+    version: int = 1
+    host: str
+    settings: PoolSettings = PoolSettings()
+    mode: Mode = Mode.OPEN
+    mode_since: int
+    mode_reason: str | None = None
+    mode_actor: str = "config"
+    blocked_ms: int = 0
+    """How long, all in all, its orders could not have been served: no leader, unreachable, paused."""
+    blocked_since: int | None = None
+
+
+class Host(Struct, frozen=True, kw_only=True):
+    name: str
+    version: int = 1
+    driver: str
+    memory_mb: int | None = None
+    """Budget for everything on it; null is no limit."""
+    identity: str | None = None
+    """Which keeper or engine this host is; another one under the same name is not trusted."""
+    mode: Mode = Mode.OPEN
+    mode_since: int
+    mode_reason: str | None = None
+    mode_actor: str = "config"
+    unreachable_since: int | None = None
+    error: str | None = None
+    dead_at: int | None = None
+    """An operator's word that nothing commanded before this moment is alive."""
+
+
+class Project(Struct, frozen=True, kw_only=True):
+    name: str
+    version: int = 1
+    running_max: int | None = None
+    """Open runs at once, over all hosts."""
+
+
+class Lease(Struct, frozen=True, kw_only=True):
+    """Who leads a host right now. `renewed_at` tells the next leader since when nobody did."""
+
+    host: str
+    owner: str
+    epoch: int
+    until: int
+    renewed_at: int
+
+
+class Event(Struct, frozen=True, kw_only=True):
+    """One change as it was saved; `data` holds every changed column, so that the events fold back to the rows."""
+
+    seq: int
+    at: int
+    kind: EventKind
+    subject: str
+    """Id of the order, name of the slot, pool, host or project."""
+    from_state: str | None
+    to_state: str | None
+    trigger: Trigger
+    actor: str
+    data: Mapping[str, Json]
+    change: str
+    """Id of the change, by which a commit of unknown outcome is found again."""
+
+
+class Guards(Struct, frozen=True, kw_only=True):
+    """What must still hold inside the transaction, besides the versions of the rows that are written."""
+
+    lease: tuple[str, int] | None = None
+    """(host, epoch) of the leader who writes; else Deposed."""
+    pool_version: int | None = None
+    """Version of the order's (or slot's) pool on which this was decided; else Conflict."""
+    host_version: int | None = None
+    """Version of the host named in `lease` on which this was decided; else Conflict."""
+    slot_free: str | None = None
+    """This slot must be idle, have `slot_version`, and be held by no order; else Conflict."""
+    slot_version: int | None = None
+    project_limit: bool = False
+    """The project's `running_max` must leave room, earlier changes of the same batch counted; else Full."""
+
+
+class Idempotency(Struct, frozen=True, kw_only=True):
+    """The first answer to a submit, kept to be given again."""
+
+    project: str
+    key: str
+    fingerprint: str
+    order_id: str
+    answer: str
+    at: int
+
+
+class Change(Struct, frozen=True, kw_only=True):
+    """One legal change: rows as they were and as they shall be. Made only by `lifecycle`, written only by `save`.
+
+    A row without its `_was` is inserted; a `_was` without its row is deleted.
+    """
+
+    id: str
+    kind: EventKind
+    at: int
+    trigger: Trigger
+    actor: str
+    order_was: Order | None = None
+    order: Order | None = None
+    spec: Spec | None = None
+    sealed_env: bytes | None = None
+    run: Run | None = None
+    slot_was: Slot | None = None
+    slot: Slot | None = None
+    pool_was: Pool | None = None
+    pool: Pool | None = None
+    host_was: Host | None = None
+    host: Host | None = None
+    project_was: Project | None = None
+    project: Project | None = None
+    idempotency: Idempotency | None = None
+    note: Mapping[str, Json] = {}
+    """More facts for the event that are no column."""
+    guards: Guards = Guards()
+
+    @property
+    def subject(self) -> str:
+        row = self._main()
+        return row.id if isinstance(row, Order) else row.name
+
+    @property
+    def states(self) -> tuple[str | None, str | None]:
+        """State (or mode) before and after, of the row that this change is about."""
+        match self.kind.partition(".")[0]:
+            case "order":
+                return _state(self.order_was), _state(self.order)
+            case "slot":
+                return _state(self.slot_was), _state(self.slot)
+            case "pool":
+                return _mode(self.pool_was), _mode(self.pool)
+            case "host":
+                return _mode(self.host_was), _mode(self.host)
+            case _:
+                return None, None
+
+    def _main(self) -> "Order | Slot | Pool | Host | Project":
+        match self.kind.partition(".")[0]:
+            case "order":
+                row: Order | Slot | Pool | Host | Project | None = self.order or self.order_was
+            case "slot":
+                row = self.slot or self.slot_was
+            case "pool":
+                row = self.pool or self.pool_was
+            case "host":
+                row = self.host or self.host_was
+            case _:
+                row = self.project or self.project_was
+        assert row is not None, self.kind
+        return row
+
+
+def _state(row: Order | Slot | None) -> str | None:
+    return None if row is None else row.state
+
+
+def _mode(row: Pool | Host | None) -> str | None:
+    return None if row is None else row.mode
+
+
+def run_id(order: Order) -> str:
+    """The id of the order's open (or last) run."""
+    return f"{order.id}-{order.attempt}"
+
+
+def slot_word(slot: Slot, held_by: Order | None) -> str:
+    """The slot's state in the words people use: `deploying` and `busy` instead of an idle slot with an open run."""
+    if held_by is None:
+        return slot.state
+    return "deploying" if held_by.state is OrderState.PREPARING else "busy"

@@ -1,0 +1,157 @@
+"""What a platform must be able to do: five idempotent verbs and one honest number.
+
+A driver never decides and never retries: it asks the platform once and tells the truth. Everything it is given is named by
+run id and incarnation, so that a late or repeated call cannot touch another run.
+"""
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
+
+from standby.core.model import Order, Slot, Spec
+
+
+class Seen(StrEnum):
+    """What a look found. There is no word for "could not look": that is `Unreachable`, or `UNKNOWN` for one run."""
+
+    ABSENT = "absent"
+    """Nothing of it is there (any more)."""
+    FRESH = "fresh"
+    """The place is there and this run never started in it."""
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+    """It ran (or failed to start) and is over, its whole tree included."""
+    UNKNOWN = "unknown"
+
+
+class Exit(Struct, frozen=True, kw_only=True):
+    """How a run ended, as far as the platform knows."""
+
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    start_error: str | None = None
+    """Set when it never began: what the platform said (no such command, no such image)."""
+    lost: bool = False
+    """It is over, but nobody can say how."""
+    peak_memory_kb: int | None = None
+    cpu_ms: int | None = None
+
+
+class Sighting(Struct, frozen=True, kw_only=True):
+    """One answer about one run in one place."""
+
+    run_id: str
+    incarnation: str
+    seen: Seen
+    asked_at: int
+    """When the question was asked, by the store's clock: an answer says nothing about anything later."""
+    handle: str | None = None
+    exit: Exit | None = None
+    """Set exactly when seen is STOPPED."""
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """Everything a platform needs to start one run."""
+
+    run_id: str
+    order: Order
+    spec: Spec
+    env: Mapping[str, str]
+    epoch: int
+    """The leader's epoch; a platform that remembers a higher one refuses."""
+    valid_for_ms: int
+    """How long from now this command may still take effect (from `order.command_until`)."""
+
+
+class OpenRun(Struct, frozen=True, kw_only=True):
+    """A run the leader believes to be open, named in a look."""
+
+    run_id: str
+    slot: str
+    incarnation: str
+    payload: str
+    """The order's payload as JSON text; only the scripted driver reads it."""
+
+
+class LogLine(Struct, frozen=True, kw_only=True, array_like=True):
+    """One line of output."""
+
+    at: int
+    stream: str
+    """stdout, stderr, or system (said by Standby itself)."""
+    text: str
+
+
+class LogPiece(Struct, frozen=True, kw_only=True):
+    """New output of one run since a cursor."""
+
+    run_id: str
+    lines: Sequence[LogLine]
+    cursor: str
+    """Where the next read starts; opaque, stored in the same transaction as the lines."""
+    closed: bool
+    """Nothing will follow."""
+
+
+class CommandRefused(Exception):
+    """The platform understood and refused (a lower epoch, too late, an incarnation that ever started): no effect, ever."""
+
+
+class Driver(Protocol):
+    """One host's platform. `Unreachable` may be raised by any verb: the outcome is then unknown."""
+
+    lag_ms: int
+    """A look asked this long after a command's last moment shows its effect."""
+    seats: bool
+    """Slots are mere seats: creating makes nothing, an ended run leaves nothing to clean, idle ones need no memory."""
+
+    async def open(self) -> None:
+        """Get ready to be asked (connect, start what must run beside the server). Safe to repeat."""
+
+    async def close(self) -> None:
+        """Let go of the platform without touching any work."""
+
+    async def identity(self) -> str:
+        """What this platform is, so that another one under the same name is noticed."""
+
+    async def create(self, slot: Slot) -> str:
+        """Make the place and return its incarnation; the same name twice is one place."""
+
+    async def start(self, slot: Slot, start: Start) -> Sighting:
+        """Start the run; the same run id twice is one copy. Raises CommandRefused when it certainly has no effect."""
+
+    async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
+        """Ask the run to end, or force it; returns at once, absence is success."""
+
+    async def remove(self, slot: Slot) -> None:
+        """Take the place (this incarnation) away; absence is success."""
+
+    async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        """Look: one sighting for each run that was named; STOPPED only when its whole tree is gone."""
+
+
+@runtime_checkable
+class Logs(Protocol):
+    """A driver whose runs have output."""
+
+    async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
+        """New output of the named runs (run id -> cursor, "" from the beginning), bounded in bytes each call."""
+
+    async def unstored(self) -> Sequence[str]:
+        """Run ids whose output the platform still keeps, live ones included."""
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        """Their outcome is saved and their log stored to its end: drop what is kept of them. Live ones are refused."""
+
+
+@runtime_checkable
+class Watch(Protocol):
+    """A driver that can say that something changed. Only a hint."""
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yields whenever a look would show something new."""
+

@@ -1,0 +1,206 @@
+"""What a store promises. Two engines keep it (SQLite, PostgreSQL); one conformance suite proves it for both.
+
+Every change of a row goes through `save`: it checks versions and guards, writes the rows and appends the event in one
+transaction, and answers with a verdict after the commit. Changes that arrive while a transaction is under way share the next
+one. Logs, leases and keys are not changes: they have no version and no event.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from standby.core.errors import StandbyError
+from standby.core.model import (
+    Change,
+    Event,
+    Host,
+    Idempotency,
+    Lease,
+    Order,
+    OrderState,
+    Pool,
+    Project,
+    Run,
+    Slot,
+    Spec,
+)
+
+
+class StoreDown(StandbyError):
+    """The database cannot be reached, or did not answer in time; nothing is known about what was asked."""
+
+
+class Answer(StrEnum):
+    SAVED = "saved"
+    CONFLICT = "conflict"
+    """A row is missing, has another version, or a guard no longer holds: read again and decide again."""
+    DEPOSED = "deposed"
+    """The writer no longer leads the host it wrote for: stop acting at once."""
+    FULL = "full"
+    """A limit wider than one host leaves no room."""
+    DUPLICATE = "duplicate"
+    """An unfinished order has this dedupe key, or the idempotency key was used: `order_id` names that order."""
+
+
+class Verdict(Struct, frozen=True):
+    """What became of a change."""
+
+    answer: Answer
+    seq: int | None = None
+    """Of its event, when saved."""
+    order_id: str | None = None
+    """Of the order that was there first, when duplicate."""
+
+    @property
+    def saved(self) -> bool:
+        return self.answer is Answer.SAVED
+
+
+class Work(Struct, frozen=True):
+    """An order with the part that never changes."""
+
+    order: Order
+    spec: Spec
+
+
+class Listed(Struct, frozen=True):
+    """An order in a listing, with its place in commit order."""
+
+    order: Order
+    spec: Spec
+    seq: int
+
+
+class OrderFilter(Struct, frozen=True, kw_only=True):
+    """Nothing set means all."""
+
+    state: OrderState | None = None
+    pool: str | None = None
+    project: str | None = None
+
+
+class LogChunk(Struct, frozen=True, kw_only=True):
+    """Some lines of one run's log, stored together. `body` is the lines as JSON: [[at, stream, text], ...]."""
+
+    run_id: str
+    first: int
+    """Number of its first line, counted from 0 over the whole run, dropped lines included."""
+    count: int
+    body: str
+    cursor: str
+    """Where the driver goes on reading after this chunk."""
+    closed: bool
+
+
+class LogTail(Struct, frozen=True, kw_only=True):
+    """How far a run's log is stored."""
+
+    run_id: str
+    next_line: int
+    cursor: str
+    closed: bool
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """An API key, known by its hash."""
+
+    name: str
+    hash: str
+    created_at: int
+
+
+class Store(Protocol):
+    """The truth. All reads are short snapshots; every list is bounded by `most`."""
+
+    incarnation: str
+    """Random, made with the database: a cursor from another store is refused."""
+
+    async def now(self) -> int:
+        """The store's clock, in milliseconds."""
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+        """Save each change or say why not, one verdict each, in order. Raises StoreDown when the outcome is unknown even
+        after looking for the changes' events; a change is then wholly there or not at all."""
+
+    # orders
+    async def order(self, order_id: str) -> Work | None: ...
+    async def orders(self, only: OrderFilter, before: int | None, most: int) -> Sequence[Listed]:
+        """Newest first by commit order of their submit; `before` is the seq of the last one seen."""
+
+    async def open_orders(self, host: str) -> Sequence[Work]:
+        """All orders with an open run on this host's slots."""
+
+    async def candidates(self, pool: str, per_lane: int) -> Sequence[Order]:
+        """Ready orders of a pool: the first `per_lane` of each lane by (rank, id), merged by (rank, id)."""
+
+    async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
+        """Pending orders with queue_due <= limit_at, oldest first."""
+
+    async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
+        """Pending or waiting_retry orders whose due_at has come."""
+
+    async def position(self, order: Order) -> int | None:
+        """1 for the next one in its lane; null when it has no rank."""
+
+    async def position_at(self, pool: str, project: str, rank: int) -> int:
+        """The place an order with this rank would get at the end of its equals."""
+
+    async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]: ...
+    async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]: ...
+    async def runs(self, order_id: str) -> Sequence[Run]: ...
+    async def open_by_project(self) -> Mapping[str, int]:
+        """How many open runs each project has, over all hosts."""
+
+    async def counts(self) -> Mapping[tuple[str, OrderState], int]:
+        """Unfinished orders by pool and state (never counts history)."""
+
+    # places
+    async def slots(self, *, host: str | None = None, pool: str | None = None) -> Sequence[Slot]: ...
+    async def holders(self, *, host: str | None = None, pool: str | None = None) -> Mapping[str, Order]:
+        """Slot name -> the order that holds it."""
+
+    async def pools(self) -> Sequence[Pool]: ...
+    async def pool(self, name: str) -> Pool | None: ...
+    async def hosts(self) -> Sequence[Host]: ...
+    async def host(self, name: str) -> Host | None: ...
+    async def projects(self) -> Sequence[Project]: ...
+
+    # history
+    async def events(self, after: int, most: int, subject: str | None = None) -> Sequence[Event]:
+        """Events with seq > after, oldest first."""
+
+    async def last_seq(self) -> int: ...
+
+    # leases
+    async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
+        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
+
+    async def renew_leases(self, owner: str, ttl_ms: int) -> Sequence[Lease]:
+        """Prolong all unexpired leases of this owner and return them."""
+
+    async def resign_leases(self, owner: str) -> None: ...
+    async def leases(self) -> Sequence[Lease]: ...
+
+    # logs
+    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
+        """Store chunks; a chunk whose `first` is there already is ignored. Oldest chunks of a run over the cap are dropped."""
+
+    async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]: ...
+    async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
+        """Chunks that hold lines >= from_line, oldest first; at least one if there is any."""
+
+    # keys and idempotency
+    async def keys(self) -> Sequence[Key]: ...
+    async def add_key(self, key: Key) -> None: ...
+    async def idempotency(self, project: str, key: str) -> Idempotency | None: ...
+    async def prune_idempotency(self, before: int, most: int) -> int: ...
+
+    # hints
+    def listen(self, hear: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+        """Call `hear` on the event loop after each commit of this process, and for those of other instances where the engine
+        can tell. It gets the names of the pools that requests or the configuration touched (perhaps none: something was
+        committed). Only a hint, silent when hints are switched off. Returns what ends the subscription."""
+
+    async def close(self) -> None: ...
