@@ -1,57 +1,18 @@
 """What a platform must be able to do: five idempotent verbs and one honest number.
 
-A driver never decides and never retries: it asks the platform once and tells the truth. Everything it is given is named by
-run id and incarnation, so that a late or repeated call cannot touch another run.
+A driver never decides and never retries: it asks the platform once and tells the truth. Everything it is given is
+named by run id and incarnation, so that a late or repeated call cannot touch another run.
 """
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from standby.core.model import Order, Slot, Spec
-
-
-class Seen(StrEnum):
-    """What a look found. There is no word for "could not look": that is `Unreachable`, or `UNKNOWN` for one run."""
-
-    ABSENT = "absent"
-    """Nothing of it is there (any more)."""
-    FRESH = "fresh"
-    """The place is there and this run never started in it."""
-    STARTING = "starting"
-    READY = "ready"
-    STOPPED = "stopped"
-    """It ran (or failed to start) and is over, its whole tree included."""
-    UNKNOWN = "unknown"
-
-
-class Exit(Struct, frozen=True, kw_only=True):
-    """How a run ended, as far as the platform knows."""
-
-    code: int | None = None
-    signal: int | None = None
-    oom: bool = False
-    start_error: str | None = None
-    """Set when it never began: what the platform said (no such command, no such image)."""
-    lost: bool = False
-    """It is over, but nobody can say how."""
-    peak_memory_kb: int | None = None
-    cpu_ms: int | None = None
-
-
-class Sighting(Struct, frozen=True, kw_only=True):
-    """One answer about one run in one place."""
-
-    run_id: str
-    incarnation: str
-    seen: Seen
-    asked_at: int
-    """When the question was asked, by the store's clock: an answer says nothing about anything later."""
-    handle: str | None = None
-    exit: Exit | None = None
-    """Set exactly when seen is STOPPED."""
+from standby.core.sighting import Exit as Exit
+from standby.core.sighting import Seen as Seen
+from standby.core.sighting import Sighting as Sighting
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -98,7 +59,7 @@ class LogPiece(Struct, frozen=True, kw_only=True):
 
 
 class CommandRefused(Exception):
-    """The platform understood and refused (a lower epoch, too late, an incarnation that ever started): no effect, ever."""
+    """The platform understood and refused (lower epoch, too late, a place that was used before): no effect, ever."""
 
 
 class Driver(Protocol):
@@ -154,4 +115,3 @@ class Watch(Protocol):
 
     def changes(self) -> AsyncIterator[None]:
         """Yields whenever a look would show something new."""
-

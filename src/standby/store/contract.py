@@ -141,6 +141,9 @@ class Store(Protocol):
     async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
         """Pending or waiting_retry orders whose due_at has come."""
 
+    async def waiting(self, pools: Sequence[str]) -> bool:
+        """Whether any order of these pools is ready or has a time to become ready."""
+
     async def position(self, order: Order) -> int | None:
         """1 for the next one in its lane; null when it has no rank."""
 
@@ -150,6 +153,9 @@ class Store(Protocol):
     async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]: ...
     async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]: ...
     async def runs(self, order_id: str) -> Sequence[Run]: ...
+    async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
+        """Those of these runs (ids as `model.run_id` makes them) that have a row of history."""
+
     async def open_by_project(self) -> Mapping[str, int]:
         """How many open runs each project has, over all hosts."""
 

@@ -1,0 +1,130 @@
+"""The hands: driver calls, launched and never awaited by the step. At most one a slot is in flight."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+
+import structlog
+
+from standby.control.lease import Hold
+from standby.core.errors import Unreachable
+from standby.core.model import Order, Slot, run_id
+from standby.core.sighting import Sighting
+from standby.drivers.contract import CommandRefused, Driver, Start
+from standby.store.contract import Work
+from standby.world import Clock
+
+log = structlog.get_logger()
+
+CALL_TIMEOUT_S = 60.0
+ASK_AGAIN_S = 5.0
+"""A stop that was asked (or forced) is repeated after this, in case it was lost."""
+
+
+class Made:
+    """What became of creating, cleaning or removing a slot: an incarnation, an error, or neither (it is gone)."""
+
+    def __init__(self, slot: Slot, incarnation: str | None, error: str | None) -> None:
+        self.slot, self.incarnation, self.error = slot, incarnation, error
+
+
+class Hands:
+    """Launches driver calls for one leader and collects what they report until the next step asks."""
+
+    def __init__(self, driver: Driver, hold: Hold, clock: Clock, wake: Callable[[], None]) -> None:
+        self._driver, self._hold, self._clock, self._wake = driver, hold, clock, wake
+        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._stops_sent: dict[tuple[str, bool], float] = {}
+        self._sightings: list[Sighting] = []
+        self._made: list[Made] = []
+
+    def reports(self) -> tuple[list[Sighting], list[Made]]:
+        """What came back since the last time."""
+        sightings, made = self._sightings, self._made
+        self._sightings, self._made = [], []
+        return sightings, made
+
+    def start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
+        """Send a saved command, if there is still time and the lease outlives it."""
+        self._launch(slot.name, self._start(work, slot, env))
+
+    def stop(self, order: Order, slot: Slot, *, force: bool) -> None:
+        """Ask or force, again only after a while."""
+        key = (run_id(order), force)
+        if self._stops_sent.get(key, 0.0) + ASK_AGAIN_S > self._clock.monotonic():
+            return
+        if self._launch(slot.name, self._stop(order, slot, force)):
+            self._stops_sent[key] = self._clock.monotonic()
+
+    def make(self, slot: Slot, *, clean: bool) -> None:
+        """Create the place, or take the used one away and make it anew."""
+        self._launch(slot.name, self._make(slot, clean))
+
+    def remove(self, slot: Slot) -> None:
+        self._launch(slot.name, self._remove(slot))
+
+    def forget_stops(self, open_runs: set[str]) -> None:
+        """Drop what is remembered of runs that are over."""
+        self._stops_sent = {key: at for key, at in self._stops_sent.items() if key[0] in open_runs}
+
+    async def close(self, grace_s: float) -> None:
+        """Let calls under way finish for a moment, then stop waiting for their answers."""
+        calls = list(self._calls.values())
+        if calls:
+            _, late = await asyncio.wait(calls, timeout=grace_s)
+            for call in late:
+                call.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _launch(self, slot: str, call: Coroutine[None, None, None]) -> bool:
+        if slot in self._calls:
+            call.close()
+            return False
+        task = asyncio.ensure_future(self._guarded(slot, call))
+        self._calls[slot] = task
+        return True
+
+    async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
+        try:
+            await asyncio.wait_for(call, CALL_TIMEOUT_S)
+        except (Unreachable, TimeoutError) as error:
+            log.info("driver call without an answer", slot=slot, error=str(error))
+        except CommandRefused as refusal:
+            log.info("driver refused a command", slot=slot, refusal=str(refusal))
+        except Exception:
+            # a fault in a driver must not take the host's step with it; the look will tell what is true
+            log.exception("driver call failed", slot=slot)
+        finally:
+            del self._calls[slot]
+            if self._sightings or self._made:
+                self._wake()
+
+    async def _start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
+        order = work.order
+        assert order.command_until is not None
+        left_ms = order.command_until - self._clock.now()
+        if left_ms <= 0 or not self._hold.outlives(left_ms):
+            return
+        command = Start(
+            run_id=run_id(order), order=order, spec=work.spec, env=env, epoch=self._hold.epoch, valid_for_ms=left_ms
+        )
+        self._sightings.append(await self._driver.start(slot, command))
+
+    async def _stop(self, order: Order, slot: Slot, force: bool) -> None:
+        assert order.incarnation is not None
+        if self._hold.outlives(0):
+            await self._driver.stop(slot, run_id(order), order.incarnation, force=force, epoch=self._hold.epoch)
+
+    async def _make(self, slot: Slot, clean: bool) -> None:
+        if not self._hold.outlives(0):
+            return
+        try:
+            if clean:
+                await self._driver.remove(slot)
+            self._made.append(Made(slot, await self._driver.create(slot), None))
+        except CommandRefused as refusal:
+            self._made.append(Made(slot, None, str(refusal)))
+
+    async def _remove(self, slot: Slot) -> None:
+        if self._hold.outlives(0):
+            await self._driver.remove(slot)
+            self._made.append(Made(slot, None, None))

@@ -1,0 +1,40 @@
+"""Makes hosts, pools and projects in the store what the configuration says. Runs at every start; changes nothing twice."""
+
+from standby.core import lifecycle, places
+from standby.core.errors import StandbyError
+from standby.core.model import Change, Trigger
+from standby.world import World
+
+TRIES = 5
+
+
+async def apply_config(world: World) -> None:
+    """Save what differs; a rival that applies at the same time is read again."""
+    for _ in range(TRIES):
+        changes = await _differences(world)
+        if not changes:
+            return
+        verdicts = await world.store.save(changes)
+        if all(verdict.saved for verdict in verdicts):
+            return
+    raise StandbyError("the configuration could not be applied: another server keeps changing the same pools")
+
+
+async def _differences(world: World) -> list[Change]:
+    config, store = world.config, world.store
+    hosts = {host.name: host for host in await store.hosts()}
+    pools = {pool.name: pool for pool in await store.pools()}
+    projects = {project.name: project for project in await store.projects()}
+
+    def cause() -> lifecycle.Cause:
+        return world.cause(Trigger.CONFIG, "config")
+
+    changes: list[Change | None] = []
+    for name, host in config.hosts.items():
+        changes.append(places.apply_host(cause(), hosts.get(name), name, host.driver, config.host_memory_mb(name)))
+    for name in config.pools:
+        settings = config.pool_settings(name)
+        changes.append(places.apply_pool(cause(), pools.get(name), name, config.pool_host(name), settings))
+    for name, project in config.projects.items():
+        changes.append(places.apply_project(cause(), projects.get(name), name, project.running_max))
+    return [change for change in changes if change is not None]

@@ -1,0 +1,347 @@
+"""One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
+
+from collections.abc import Callable, Iterable, Sequence
+
+import structlog
+
+from standby.control.act import Hands, Made
+from standby.control.lease import Deposed, Hold
+from standby.control.mirror import Mirror
+from standby.core import admit, judge, lifecycle, places, size
+from standby.core.errors import Unreachable
+from standby.core.lifecycle import Cause
+from standby.core.model import Change, Host, Mode, OrderState, Pool, SlotState, Trigger, run_id
+from standby.core.sighting import Seen, Sighting
+from standby.drivers.contract import Driver, OpenRun, Watch
+from standby.store.contract import Answer, StoreDown, Work
+from standby.world import World
+
+log = structlog.get_logger()
+
+PAGE = 500
+"""The most rows of one kind that a step takes on."""
+RELOAD_GAP_S = 0.05
+"""Hints make a leader read its rows again at most this often."""
+
+
+class HostStep:
+    """A leader's step with its picture of the host; a new epoch starts with a new one."""
+
+    def __init__(self, world: World, driver: Driver, hold: Hold, actor: str, wake: Callable[[], None]) -> None:
+        self._world, self._driver, self._hold, self._actor = world, driver, hold, actor
+        self._hands = Hands(driver, hold, world.clock, wake)
+        self._wake = wake
+        self._mirror: Mirror | None = None
+        self._seq = -1
+        self._read_at = self._polled_at = float("-inf")
+        self._reload = self._seek = self._stirred = self._waiting = True
+
+    def hint(self) -> None:
+        """Rows of this host's pools changed."""
+        self._reload = self._seek = True
+        self._wake()
+
+    def stirred(self) -> None:
+        """The platform says that a look would show something new."""
+        self._stirred = True
+        self._wake()
+
+    async def lead(self, identity: str, blocked_since: int | None) -> None:
+        """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before the next look."""
+        mirror = await self._refresh(poll=True)
+        changes = [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
+        if blocked_since is not None:
+            pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
+            changes += [places.block(self._cause(Trigger.LEASE), pool, blocked_since) for pool in pools]
+        await self._save([*changes, *await self._outdated_seats(mirror)])
+
+    async def _outdated_seats(self, mirror: Mirror) -> list[Change]:
+        """Give up free seats of an earlier platform: a run sent there would only be found absent."""
+        if not self._driver.seats:
+            return []
+        held = {work.order.slot for work in mirror.opened.values()}
+        idle = [slot for slot in mirror.slots.values() if slot.state is SlotState.IDLE and slot.name not in held]
+        return [
+            lifecycle.remove_slot(self._cause(Trigger.LEASE), slot)
+            for slot in idle
+            if await self._driver.create(slot) != slot.incarnation
+        ]
+
+    async def step(self) -> float:
+        """Look, judge, admit, size, act. Returns how many seconds it can wait for the next one."""
+        clock, poll_s = self._world.clock, self._world.config.poll_ms / 1000
+        poll = clock.monotonic() - self._polled_at >= poll_s
+        if poll:
+            self._polled_at = clock.monotonic()
+        mirror = await self._refresh(poll=poll)
+        sightings, made = self._hands.reports()
+        look = poll or self._stirred or not isinstance(self._driver, Watch)
+        looked = await self._look(mirror) if look else None
+        await self._judge(mirror, [*sightings, *(looked or ())], looked=looked is not None)
+        await self._settle_slots(mirror, made)
+        again = False
+        if mirror.host.unreachable_since is None:
+            await self._open_gates(mirror)
+            await self._admit(mirror, poll=poll)
+            again = await self._deadlines(mirror) if poll and self._waiting else False
+        self._act(mirror)
+        if again or not mirror.fresh:
+            return 0.0
+        if self._reload:
+            return RELOAD_GAP_S
+        return max(0.0, self._polled_at + poll_s - clock.monotonic())
+
+    async def close(self, grace_s: float) -> None:
+        """Stop waiting for calls under way; the work itself goes on."""
+        await self._hands.close(grace_s)
+
+    # reading
+
+    async def _refresh(self, *, poll: bool) -> Mirror:
+        clock, store = self._world.clock, self._world.store
+        stale = self._mirror is None or not self._mirror.fresh
+        if self._reload and clock.monotonic() - self._read_at >= RELOAD_GAP_S:
+            stale = True
+        if stale or poll:
+            seq = await store.last_seq()
+            if stale or seq != self._seq:
+                self._reload = False
+                self._mirror = await Mirror.read(store, self._hold.host)
+                self._seq, self._read_at, self._waiting, self._seek = seq, clock.monotonic(), True, True
+        assert self._mirror is not None
+        return self._mirror
+
+    async def _look(self, mirror: Mirror) -> Sequence[Sighting] | None:
+        """Ask the platform; null when it could not be asked, or is not the one this host is known to be."""
+        self._stirred = False
+        runs = [
+            OpenRun(
+                run_id=run_id(run.order),
+                slot=run.slot.name,
+                incarnation=run.order.incarnation or "",
+                payload=run.spec.payload,
+            )
+            for run in mirror.open_runs()
+        ]
+        try:
+            identity = await self._driver.identity()
+            if mirror.host.identity not in (None, identity):
+                raise Unreachable(another_platform(mirror.host, identity))
+            seen = await self._driver.observe(runs)
+        except Unreachable as error:
+            await self._away(mirror, str(error))
+            return None
+        if mirror.host.identity is None:
+            await self._save([places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)])
+        elif mirror.host.unreachable_since is not None:
+            await self._save([places.host_reachable(self._cause(Trigger.LOOK), mirror.host)])
+        return seen
+
+    async def _away(self, mirror: Mirror, error: str) -> None:
+        """Note since when nobody could look, and stop the clocks of the orders that wait for it."""
+        if mirror.host.unreachable_since is not None and mirror.host.error == error:
+            return
+        change = places.host_unreachable(self._cause(Trigger.LOOK), mirror.host, error)
+        since = change.host.unreachable_since if change.host else None
+        assert since is not None
+        pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
+        blocks = [places.block(self._cause(Trigger.LOOK), pool, since) for pool in pools]
+        await self._save([change, *blocks])
+
+    # deciding
+
+    async def _judge(self, mirror: Mirror, sightings: Iterable[Sighting], *, looked: bool) -> None:
+        rules = judge.Rules(
+            window_ms=self._world.config.command_window_ms,
+            lag_ms=self._driver.lag_ms,
+            seats=self._driver.seats,
+            chance=self._world.chance(),
+        )
+        seen = _best(sightings)
+        timely = looked and self._world.clock.steady
+        changes: list[Change] = []
+        for run in mirror.open_runs():
+            change = judge.declared_dead(self._cause(Trigger.REQUEST), run, mirror.host, rules)
+            sighting = seen.get(run_id(run.order))
+            if change is None and sighting is not None:
+                change = judge.judge(self._cause(Trigger.LOOK), run, sighting, rules)
+            if change is None and timely:
+                change = judge.overdue(self._cause(Trigger.DEADLINE), run)
+            if change is not None:
+                changes.append(change)
+        await self._save(changes)
+        again = [change.order.id for change in changes if change.kind is lifecycle.K.ORDER_RECOMMANDED and change.order]
+        await self._start([mirror.opened[order_id] for order_id in again if order_id in mirror.opened], mirror)
+
+    async def _settle_slots(self, mirror: Mirror, reports: Sequence[Made]) -> None:
+        changes: list[Change] = []
+        for made in reports:
+            slot = mirror.slots.get(made.slot.name)
+            if slot is None or slot.version != made.slot.version:
+                continue
+            cause = self._cause(Trigger.SIZE)
+            if made.error is not None:
+                changes.append(lifecycle.slot_failed(cause, slot, made.error))
+            elif made.incarnation is not None:
+                changes.append(lifecycle.slot_made(cause, slot, made.incarnation))
+            else:
+                changes.append(lifecycle.slot_gone(cause, slot))
+        await self._save(changes)
+
+    async def _open_gates(self, mirror: Mirror) -> None:
+        """Start or stop the clocks of waiting orders: they run only while the pool could serve them."""
+        changes: list[Change] = []
+        for pool in mirror.pools.values():
+            serves = admit.serves(mirror.host, pool)
+            if serves and pool.blocked_since is not None:
+                changes.append(places.unblock(self._cause(Trigger.LOOK), pool))
+            elif not serves and pool.blocked_since is None:
+                changes.append(places.block(self._cause(Trigger.REQUEST), pool, _closed_since(mirror, pool)))
+        await self._save(changes)
+
+    async def _deadlines(self, mirror: Mirror) -> bool:
+        """Queue what is due, expire what waited too long. Returns whether a page was full."""
+        store, now = self._world.store, self._world.clock.now()
+        changes: list[Change] = []
+        full = False
+        for pool in mirror.pools.values():
+            due = await store.due(pool.name, now, PAGE)
+            changes += [lifecycle.queue(self._cause(Trigger.DUE), work.order, work.spec, pool) for work in due]
+            full = full or len(due) == PAGE
+            if pool.blocked_since is None and self._world.clock.steady:
+                expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE)
+                changes += [lifecycle.expire(self._cause(Trigger.DEADLINE), order) for order in expired]
+                full = full or len(expired) == PAGE
+        queued = await self._save(changes)
+        self._seek = self._seek or bool(queued)
+        self._waiting = await store.waiting(list(mirror.pools))
+        return full or bool(queued)
+
+    async def _admit(self, mirror: Mirror, *, poll: bool) -> None:
+        wanted: dict[str, int] = {}
+        if poll or self._seek:
+            room = mirror.room()
+            most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
+            waiting = [
+                order
+                for name, count in most.items()
+                if count > 0
+                for order in await self._world.store.candidates(name, min(count, PAGE))
+            ]
+            plan = admit.admit(room, waiting)
+            wanted = dict(plan.wanted)
+            # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
+            self._seek = bool(waiting) or 0 in most.values()
+            await self._claim(mirror, plan.admissions)
+        installation = self._world.config.installation
+        await self._save(size.size(lambda: self._cause(Trigger.SIZE), mirror.room(), wanted, installation))
+
+    async def _claim(self, mirror: Mirror, admissions: Sequence[admit.Admission]) -> None:
+        if not admissions:
+            return
+        window_ms = self._world.config.command_window_ms
+        if not self._hold.outlives(window_ms):
+            return
+        specs = await self._world.store.specs([admission.order.id for admission in admissions])
+        pairs: list[tuple[Change, Work]] = []
+        for admission in admissions:
+            spec = specs.get(admission.order.id)
+            if spec is None:
+                continue
+            pool = mirror.pools[admission.order.pool]
+            cause = self._cause(Trigger.ADMIT)
+            change = lifecycle.claim(cause, admission.order, spec, admission.slot, pool, mirror.host, window_ms)
+            pairs.append((change, Work(admission.order, spec)))
+        saved = {change.id for change in await self._save([change for change, _ in pairs])}
+        for change, work in pairs:
+            if change.id in saved:
+                mirror.claimed(change, work)
+        fresh = [mirror.opened[work.order.id] for change, work in pairs if change.id in saved]
+        await self._start(fresh, mirror)
+
+    # acting
+
+    async def _start(self, works: Sequence[Work], mirror: Mirror) -> None:
+        """Send the starts that were just saved."""
+        secret = [work.order.id for work in works if work.spec.env_names]
+        sealed = await self._world.store.sealed_env(secret) if secret else {}
+        for work in works:
+            slot = mirror.slots.get(work.order.slot or "")
+            if slot is not None:
+                env = self._world.seal.open(work.order.id, sealed.get(work.order.id))
+                self._hands.start(work, slot, env)
+
+    def _act(self, mirror: Mirror) -> None:
+        now = self._world.clock.now()
+        for run in mirror.open_runs():
+            if run.order.state is OrderState.STOPPING:
+                forced = run.order.deadline is not None and now >= run.order.deadline
+                self._hands.stop(run.order, run.slot, force=forced)
+        for slot in mirror.slots.values():
+            match slot.state:
+                case SlotState.CREATING:
+                    self._hands.make(slot, clean=False)
+                case SlotState.CLEANING:
+                    self._hands.make(slot, clean=True)
+                case SlotState.REMOVING:
+                    self._hands.remove(slot)
+                case SlotState.IDLE | SlotState.ERROR:
+                    pass
+        self._hands.forget_stops({run_id(work.order) for work in mirror.opened.values()})
+
+    # saving
+
+    def _cause(self, trigger: Trigger) -> Cause:
+        return self._world.cause(trigger, self._actor, self._hold.key)
+
+    async def _save(self, changes: Sequence[Change]) -> list[Change]:
+        """Save, lay what was saved over the mirror, and have it read again where somebody else was first."""
+        if not changes:
+            return []
+        mirror = self._mirror
+        assert mirror is not None
+        try:
+            verdicts = await self._world.store.save(changes)
+        except StoreDown:
+            mirror.fresh = False
+            raise
+        if any(verdict.answer is Answer.DEPOSED for verdict in verdicts):
+            self._hold.give_up()
+            raise Deposed(f"host {self._hold.host} is led by somebody else")
+        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
+        for change in saved:
+            mirror.apply(change)
+        self._count(verdict.seq for verdict in verdicts)
+        if len(saved) < len(changes):
+            mirror.fresh = False
+        return saved
+
+    def _count(self, seqs: Iterable[int | None]) -> None:
+        """Follow the event numbers as long as they are all this leader's own."""
+        for seq in sorted(seq for seq in seqs if seq is not None):
+            if seq == self._seq + 1:
+                self._seq = seq
+
+
+def another_platform(host: Host, identity: str) -> str:
+    """What to do about a platform that is not the one this host is known to be."""
+    return (
+        f"host {host.name} is known as {host.identity}, but {identity} answers: give this machine's host a name of its own, "
+        f"or say `standby hosts declare-dead {host.name}` if nothing of the other one can be alive"
+    )
+
+
+def _best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
+    """One sighting for each run: an end says more than being ready, which says more than anything else."""
+    weight = {Seen.STOPPED: 2, Seen.READY: 1}
+    best: dict[str, Sighting] = {}
+    for sighting in sightings:
+        known = best.get(sighting.run_id)
+        if known is None or weight.get(sighting.seen, 0) >= weight.get(known.seen, 0):
+            best[sighting.run_id] = sighting
+    return best
+
+
+def _closed_since(mirror: Mirror, pool: Pool) -> int:
+    since = [row.mode_since for row in (mirror.host, pool) if row.mode is not Mode.OPEN]
+    return min(since)

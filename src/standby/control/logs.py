@@ -1,0 +1,67 @@
+"""Carries the output of runs from the platform into the store, and lets the platform forget what is stored to its end."""
+
+import msgspec
+
+from standby.drivers.contract import LogPiece, Logs
+from standby.store.contract import LogChunk, LogTail, Store
+
+BATCH = 200
+"""Runs whose output is read in one go."""
+
+
+class LogStep:
+    """One host's log collector: at the most one leader's at a time; a rival's chunk that does not fit on is ignored."""
+
+    def __init__(self, store: Store, driver: Logs, cap_bytes: int) -> None:
+        self._store, self._driver, self._cap_bytes = store, driver, cap_bytes
+        self._tails: dict[str, LogTail] = {}
+
+    async def step(self) -> bool:
+        """Store what is new. Returns whether there was anything."""
+        kept = list(await self._driver.unstored())
+        self._tails = {run: tail for run, tail in self._tails.items() if run in set(kept)}
+        moved = False
+        for start in range(0, len(kept), BATCH):
+            moved = await self._carry(kept[start : start + BATCH]) or moved
+        return moved
+
+    async def _carry(self, runs: list[str]) -> bool:
+        await self._learn([run for run in runs if run not in self._tails])
+        open_tails = [self._tails[run] for run in runs if not self._tails[run].closed]
+        pieces = await self._driver.logs({tail.run_id: tail.cursor for tail in open_tails}) if open_tails else []
+        chunks = [self._chunk(piece) for piece in pieces if piece.lines or piece.closed]
+        if chunks:
+            await self._store.append_logs(chunks, self._cap_bytes)
+            for chunk in chunks:
+                self._tails[chunk.run_id] = LogTail(
+                    run_id=chunk.run_id, next_line=chunk.first + chunk.count, cursor=chunk.cursor, closed=chunk.closed
+                )
+        await self._forget([run for run in runs if self._tails[run].closed])
+        return bool(chunks)
+
+    async def _learn(self, runs: list[str]) -> None:
+        """How far runs that were not seen before are stored already."""
+        if runs:
+            known = await self._store.log_tails(runs)
+            for run in runs:
+                self._tails[run] = known.get(run) or LogTail(run_id=run, next_line=0, cursor="", closed=False)
+
+    def _chunk(self, piece: LogPiece) -> LogChunk:
+        return LogChunk(
+            run_id=piece.run_id,
+            first=self._tails[piece.run_id].next_line,
+            count=len(piece.lines),
+            body=msgspec.json.encode(piece.lines).decode(),
+            cursor=piece.cursor,
+            closed=piece.closed,
+        )
+
+    async def _forget(self, runs: list[str]) -> None:
+        """Only what the store itself says: the outcome is a row of history and the log is there to its end."""
+        if not runs:
+            return
+        tails = await self._store.log_tails(runs)
+        ended = await self._store.ended_runs(runs)
+        done = [run for run in runs if run in ended and run in tails and tails[run].closed]
+        if done:
+            await self._driver.forget(done)

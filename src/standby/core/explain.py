@@ -1,0 +1,107 @@
+"""Why an order waits: the first gate, in the order in which they are asked, that does not let it through."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+
+from msgspec import Struct
+
+from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Slot, SlotState
+
+
+class GateName(StrEnum):
+    NOT_BEFORE = "not_before"
+    RETRY_WAIT = "retry_wait"
+    HOST_NOT_LED = "host_not_led"
+    HOST_UNREACHABLE = "host_unreachable"
+    HOST_MODE = "host_mode"
+    POOL_MODE = "pool_mode"
+    PROJECT_LIMIT = "project_limit"
+    MEMORY = "memory"
+    SLOTS = "slots"
+    TURN = "turn"
+
+
+class Gate(Struct, frozen=True):
+    """The gate that holds an order, in words for a person."""
+
+    name: GateName
+    text: str
+
+
+class House(Struct, frozen=True, kw_only=True):
+    """Everything an explanation is computed from, read in one go."""
+
+    pool: Pool
+    host: Host
+    lease: Lease | None
+    slots: Sequence[Slot]
+    """Of the pool."""
+    holders: Mapping[str, Order]
+    """Slot name -> the order that holds it, on the whole host."""
+    project_open: int
+    project_max: int | None
+    now: int
+
+
+def gate(order: Order, house: House) -> Gate | None:
+    """What holds this order now; null for one that does not wait."""
+    if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
+        return None
+    return _its_own_time(order, house) or _platform(house) or _limits(order, house) or _places(order, house)
+
+
+def _its_own_time(order: Order, house: House) -> Gate | None:
+    if order.state is OrderState.WAITING_RETRY:
+        return Gate(GateName.RETRY_WAIT, f"its last run ended with {order.reason}; {_until(order.due_at, house.now)}")
+    if order.rank is None:
+        return Gate(GateName.NOT_BEFORE, f"it asked not to start before a time; {_until(order.due_at, house.now)}")
+    return None
+
+
+def _until(at: int | None, now: int) -> str:
+    left_s = max(0, (at or now) - now) / 1000
+    return f"queued again in {left_s:.0f} s" if left_s >= 1 else "queued again at the next step"
+
+
+def _platform(house: House) -> Gate | None:
+    host, pool = house.host, house.pool
+    if house.lease is None or house.lease.until <= house.now:
+        return Gate(GateName.HOST_NOT_LED, f"no server leads host {host.name}: start one that reaches it")
+    if host.unreachable_since is not None:
+        away_s = (house.now - host.unreachable_since) / 1000
+        return Gate(GateName.HOST_UNREACHABLE, f"host {host.name} cannot be asked since {away_s:.0f} s: {host.error}")
+    if host.mode is not Mode.OPEN:
+        return Gate(GateName.HOST_MODE, _mode_text("host", host.name, host.mode, host.mode_actor, host.mode_reason))
+    if pool.mode is not Mode.OPEN:
+        return Gate(GateName.POOL_MODE, _mode_text("pool", pool.name, pool.mode, pool.mode_actor, pool.mode_reason))
+    return None
+
+
+def _mode_text(noun: str, name: str, mode: Mode, actor: str, reason: str | None) -> str:
+    because = f" ({reason})" if reason else ""
+    return f"{noun} {name} is {mode} by {actor}{because}: resume it to go on"
+
+
+def _limits(order: Order, house: House) -> Gate | None:
+    if house.project_max is None or house.project_open < house.project_max:
+        return None
+    text = f"project {order.project} has {house.project_open} open runs and may have {house.project_max}"
+    return Gate(GateName.PROJECT_LIMIT, text)
+
+
+def _places(order: Order, house: House) -> Gate:
+    pool, host = house.pool, house.host
+    free = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
+    if not free and len(house.slots) >= pool.settings.slots_max:
+        errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
+        broken = f", {errors} of them in error" if errors else ""
+        return Gate(GateName.SLOTS, f"all {len(house.slots)} slots of pool {pool.name} are taken{broken}")
+    used = sum(holder.memory_mb for holder in house.holders.values())
+    if host.memory_mb is not None and used + order.memory_mb > host.memory_mb:
+        text = (
+            f"needs {order.memory_mb} MB; {host.memory_mb - used} of {host.memory_mb} MB on host {host.name} are free"
+        )
+        return Gate(GateName.MEMORY, text)
+    if not free:
+        return Gate(GateName.SLOTS, f"pool {pool.name} is making a slot")
+    return Gate(GateName.TURN, "it is served as soon as its turn comes")

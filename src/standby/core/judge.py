@@ -1,0 +1,78 @@
+"""What a look means for an open run. A run is over when its own copy was seen stopped, or seen absent by a look that was
+asked after its last command could still have arrived."""
+
+from msgspec import Struct
+
+from standby.core import lifecycle
+from standby.core.lifecycle import Cause
+from standby.core.model import Change, Host, Order, OrderState, Reason, Slot, Spec, run_id
+from standby.core.sighting import Exit, Seen, Sighting
+
+
+class Open(Struct, frozen=True):
+    """An open run with everything that its end would touch."""
+
+    order: Order
+    spec: Spec
+    slot: Slot
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What a judgement needs besides rows and sightings."""
+
+    window_ms: int
+    """How long a start may be sent after it was saved."""
+    lag_ms: int
+    """How much later than a command a look must be asked to show its effect."""
+    seats: bool
+    chance: float
+
+
+def judge(cause: Cause, run: Open, look: Sighting, rules: Rules) -> Change | None:
+    """The change that this look calls for, or null when it says nothing new (or speaks of another run)."""
+    order = run.order
+    if look.run_id != run_id(order) or look.incarnation != order.incarnation:
+        return None
+    match look.seen:
+        case Seen.STOPPED:
+            return _finish(cause, run, look.exit or Exit(lost=True), rules, look.handle)
+        case Seen.READY if order.state is OrderState.PREPARING:
+            return lifecycle.ready(cause, order, run.spec, look.handle)
+        case Seen.ABSENT | Seen.FRESH if _late_enough(order, look, rules.lag_ms):
+            if look.seen is Seen.FRESH and order.state is OrderState.PREPARING:
+                return lifecycle.recommand(cause, order, rules.window_ms)
+            return _finish(cause, run, Exit(lost=True), rules, None)
+        case _:
+            return None
+
+
+def declared_dead(cause: Cause, run: Open, host: Host, rules: Rules) -> Change | None:
+    """An operator's word counts as a look that found nothing, for everything commanded before it."""
+    if host.dead_at is None or run.order.commanded_at is None or run.order.commanded_at > host.dead_at:
+        return None
+    return _finish(cause, run, Exit(lost=True), rules, None)
+
+
+def overdue(cause: Cause, run: Open) -> Change | None:
+    """The stop that a passed deadline calls for; a run that is stopping already is forced instead (see `act`)."""
+    order = run.order
+    if order.deadline is None or cause.at < order.deadline:
+        return None
+    match order.state:
+        case OrderState.PREPARING:
+            return lifecycle.stop(cause, order, run.spec, Reason.START_FAILED)
+        case OrderState.RUNNING:
+            return lifecycle.stop(cause, order, run.spec, Reason.TIMEOUT)
+        case _:
+            return None
+
+
+def _late_enough(order: Order, look: Sighting, lag_ms: int) -> bool:
+    """Nothing that was sent before `command_until` can still arrive unseen by this look."""
+    return order.command_until is not None and look.asked_at > order.command_until + lag_ms
+
+
+def _finish(cause: Cause, run: Open, ending: Exit, rules: Rules, handle: str | None) -> Change:
+    return lifecycle.finish(
+        cause, run.order, run.spec, run.slot, ending, handle=handle, seats=rules.seats, chance=rules.chance
+    )

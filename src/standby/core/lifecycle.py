@@ -1,0 +1,391 @@
+"""Every legal change of every row, each once. Nobody else assigns a state.
+
+A function takes the rows as they were read and returns a `Change`; `save` writes it if those rows are still the same.
+`ORDER_MOVES` and `SLOT_MOVES` are the state machines: each change is checked against them, and the diagram in the docs is
+drawn from them.
+"""
+
+from collections.abc import Mapping
+from typing import Final, TypedDict, Unpack
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from standby.core import retry
+from standby.core.errors import IllegalMove
+from standby.core.model import (
+    ENDED,
+    OPEN,
+    Change,
+    EventKind,
+    Guards,
+    Host,
+    Idempotency,
+    Json,
+    Order,
+    OrderState,
+    Pool,
+    Project,
+    Reason,
+    Run,
+    Slot,
+    SlotState,
+    Spec,
+    Trigger,
+)
+from standby.core.sighting import Exit
+
+AGE_STEP_MS: Final = 1_000
+"""One point of priority is worth this much waiting."""
+SLOT_RETRY_MS: Final = 5_000
+SLOT_RETRY_CAP_MS: Final = 300_000
+
+S = OrderState
+K = EventKind
+_Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
+
+_SETTLED: Final = frozenset({S.COMPLETED, S.FAILED, S.CANCELLED, S.WAITING_RETRY})
+
+ORDER_MOVES: Final[_Moves] = {
+    K.ORDER_SUBMITTED: {None: frozenset({S.PENDING})},
+    K.ORDER_QUEUED: {S.PENDING: frozenset({S.PENDING}), S.WAITING_RETRY: frozenset({S.PENDING})},
+    K.ORDER_CLAIMED: {S.PENDING: frozenset({S.PREPARING})},
+    K.ORDER_RECOMMANDED: {S.PREPARING: frozenset({S.PREPARING})},
+    K.ORDER_READY: {S.PREPARING: frozenset({S.RUNNING})},
+    K.ORDER_STOPPING: {S.PREPARING: frozenset({S.STOPPING}), S.RUNNING: frozenset({S.STOPPING})},
+    K.ORDER_STOP_CHANGED: {S.STOPPING: frozenset({S.STOPPING})},
+    K.ORDER_RETRY_WAITING: {state: frozenset({S.WAITING_RETRY}) for state in sorted(OPEN)},
+    K.ORDER_COMPLETED: {state: frozenset({S.COMPLETED}) for state in sorted(OPEN)},
+    K.ORDER_FAILED: {state: frozenset({S.FAILED}) for state in [S.PENDING, *sorted(OPEN)]},
+    K.ORDER_CANCELLED: {state: frozenset({S.CANCELLED}) for state in [S.PENDING, S.WAITING_RETRY, S.STOPPING]},
+}
+
+SLOT_MOVES: Final[_Moves] = {
+    K.SLOT_CREATING: {None: frozenset({SlotState.CREATING}), SlotState.ERROR: frozenset({SlotState.CREATING})},
+    K.SLOT_IDLE: {SlotState.CREATING: frozenset({SlotState.IDLE}), SlotState.CLEANING: frozenset({SlotState.IDLE})},
+    K.SLOT_ERROR: {SlotState.CREATING: frozenset({SlotState.ERROR}), SlotState.CLEANING: frozenset({SlotState.ERROR})},
+    K.SLOT_REMOVING: {
+        SlotState.IDLE: frozenset({SlotState.REMOVING}),
+        SlotState.ERROR: frozenset({SlotState.REMOVING}),
+    },
+    K.SLOT_GONE: {SlotState.REMOVING: frozenset({None})},
+}
+
+
+class Cause(Struct, frozen=True, kw_only=True):
+    """Who makes a change, when and why; a leader also names the host it leads and its epoch."""
+
+    id: str
+    at: int
+    trigger: Trigger
+    actor: str
+    lease: tuple[str, int] | None = None
+
+
+class Beside(TypedDict, total=False):
+    """What a change of an order may write beside it: fields of `Change`."""
+
+    spec: Spec | None
+    sealed_env: bytes | None
+    idempotency: Idempotency | None
+    run: Run | None
+    slot_was: Slot | None
+    slot: Slot | None
+    note: Mapping[str, Json]
+
+
+class Rows(Beside, total=False):
+    """What any change may write."""
+
+    order_was: Order | None
+    order: Order | None
+    pool_was: Pool | None
+    pool: Pool | None
+    host_was: Host | None
+    host: Host | None
+    project_was: Project | None
+    project: Project | None
+
+
+def change(cause: Cause, kind: EventKind, guards: Guards | None, **rows: Unpack[Rows]) -> Change:
+    """A change with its cause; a leader's is always guarded by its lease."""
+    return Change(
+        id=cause.id,
+        kind=kind,
+        at=cause.at,
+        trigger=cause.trigger,
+        actor=cause.actor,
+        guards=guards or Guards(lease=cause.lease),
+        **rows,
+    )
+
+
+# orders
+
+
+def submit(
+    cause: Cause, order: Order, spec: Spec, pool: Pool, sealed_env: bytes | None, idempotency: Idempotency | None
+) -> Change:
+    """nothing -> pending: ready at once, or when its `not_before` comes. `order` is a draft with its identity only."""
+    if spec.not_before is not None and spec.not_before > cause.at:
+        order = replace(order, due_at=spec.not_before)
+    else:
+        order = _ranked(order, spec, pool, cause.at)
+    return _order(cause, K.ORDER_SUBMITTED, None, order, spec=spec, sealed_env=sealed_env, idempotency=idempotency)
+
+
+def queue(cause: Cause, order: Order, spec: Spec, pool: Pool) -> Change:
+    """pending | waiting_retry -> pending, ready: its `not_before` or its retry time has come."""
+    if order.due_at is None:
+        raise IllegalMove("queue", "order", order.id, "already queued")
+    after = _ranked(order, spec, pool, cause.at)
+    if order.state is not S.PENDING:
+        after = replace(after, state=S.PENDING, state_since=cause.at)
+    return _order(cause, K.ORDER_QUEUED, order, after)
+
+
+def claim(cause: Cause, order: Order, spec: Spec, slot: Slot, pool: Pool, host: Host, window_ms: int) -> Change:
+    """pending -> preparing: it gets a slot and its start may be sent until `command_until`. Counts as an attempt."""
+    after = replace(
+        order,
+        state=S.PREPARING,
+        state_since=cause.at,
+        attempt=order.attempt + 1,
+        rank=None,
+        queue_due=None,
+        slot=slot.name,
+        incarnation=slot.incarnation,
+        commanded_at=cause.at,
+        command_until=cause.at + window_ms,
+        deadline=cause.at + spec.start_timeout_ms,
+    )
+    guards = Guards(
+        lease=cause.lease,
+        pool_version=pool.version,
+        host_version=host.version,
+        slot_free=slot.name,
+        slot_version=slot.version,
+        project_limit=True,
+    )
+    return _order(cause, K.ORDER_CLAIMED, order, after, guards=guards)
+
+
+def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
+    """preparing, seen fresh after its command could no longer arrive: the start may be sent once more."""
+    return _order(cause, K.ORDER_RECOMMANDED, order, replace(order, command_until=cause.at + window_ms))
+
+
+def ready(cause: Cause, order: Order, spec: Spec, handle: str | None) -> Change:
+    """preparing -> running: its own copy was seen at work."""
+    deadline = None if spec.run_timeout_ms is None else cause.at + spec.run_timeout_ms
+    after = replace(order, state=S.RUNNING, state_since=cause.at, ready_at=cause.at, handle=handle, deadline=deadline)
+    return _order(cause, K.ORDER_READY, order, after)
+
+
+def stop(cause: Cause, order: Order, spec: Spec, reason: Reason) -> Change:
+    """preparing | running -> stopping: asked now, forced after the grace."""
+    after = replace(
+        order,
+        state=S.STOPPING,
+        state_since=cause.at,
+        stop_reason=reason,
+        deadline=cause.at + spec.stop_grace_ms,
+    )
+    return _order(cause, K.ORDER_STOPPING, order, after, note={"reason": reason})
+
+
+def cancel(cause: Cause, order: Order, spec: Spec) -> Change | None:
+    """Any unfinished state towards cancelled; null when there is nothing left to do."""
+    if order.state in ENDED or order.stop_reason is Reason.CANCELLED:
+        return None
+    if order.state is S.STOPPING:
+        return _order(cause, K.ORDER_STOP_CHANGED, order, replace(order, stop_reason=Reason.CANCELLED))
+    if order.state in OPEN:
+        return stop(cause, order, spec, Reason.CANCELLED)
+    return _order(cause, K.ORDER_CANCELLED, order, _over(order, S.CANCELLED, cause.at, Reason.CANCELLED, None))
+
+
+def expire(cause: Cause, order: Order) -> Change:
+    """pending -> failed: it waited longer than it was willing to."""
+    if order.rank is None:
+        raise IllegalMove("expire", "order", order.id, "not waiting in the queue")
+    return _order(cause, K.ORDER_FAILED, order, _over(order, S.FAILED, cause.at, Reason.QUEUE_TIMEOUT, None))
+
+
+def finish(
+    cause: Cause, order: Order, spec: Spec, slot: Slot, ending: Exit, *, handle: str | None, seats: bool, chance: float
+) -> Change:
+    """preparing | running | stopping -> an end, or waiting_retry: its own copy was seen ended. The slot comes free."""
+    if order.state not in OPEN:
+        raise IllegalMove("finish", "order", order.id, order.state)
+    reason = outcome(order, ending)
+    code = ending.code if ending.signal is None else 128 + ending.signal
+    run = _run(order, ending, reason, code, cause.at, handle)
+    used = replace(slot, uses=slot.uses + 1, last_used_at=cause.at)
+    if not seats or ending.lost:
+        used = replace(used, state=SlotState.CLEANING, state_since=cause.at)
+    wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance)
+    if wait_ms is not None:
+        kind = K.ORDER_RETRY_WAITING
+        after = replace(_closed(order), state=S.WAITING_RETRY, state_since=cause.at, reason=reason, exit_code=code)
+        after = replace(after, due_at=cause.at + wait_ms)
+    elif reason is None:
+        kind, after = K.ORDER_COMPLETED, _over(order, S.COMPLETED, cause.at, None, code)
+    elif reason is Reason.CANCELLED:
+        kind, after = K.ORDER_CANCELLED, _over(order, S.CANCELLED, cause.at, reason, code)
+    else:
+        kind, after = K.ORDER_FAILED, _over(order, S.FAILED, cause.at, reason, code)
+    return _order(cause, kind, order, after, run=run, slot_was=slot, slot=used)
+
+
+def outcome(order: Order, ending: Exit) -> Reason | None:
+    """Why the run did not end well, or null: the exit code decides, unless an end was asked for."""
+    match order.stop_reason:
+        case Reason.CANCELLED | Reason.TIMEOUT | Reason.START_FAILED:
+            return order.stop_reason
+        case _:
+            pass
+    if ending.start_error is not None:
+        return Reason.START_FAILED
+    if ending.lost:
+        return Reason.LOST
+    if ending.oom:
+        return Reason.OOM
+    return None if ending.code == 0 and ending.signal is None else Reason.EXIT
+
+
+def blocked_total_ms(pool: Pool, now: int) -> int:
+    """How long the pool's orders could not have been served, the present blockade included."""
+    return pool.blocked_ms + (0 if pool.blocked_since is None else max(0, now - pool.blocked_since))
+
+
+def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
+    due = None if spec.queue_timeout_ms is None else now + spec.queue_timeout_ms - blocked_total_ms(pool, now)
+    return replace(order, rank=now + spec.priority * AGE_STEP_MS, due_at=None, queue_due=due)
+
+
+def _closed(order: Order) -> Order:
+    """The order without its open run."""
+    return replace(
+        order,
+        slot=None,
+        incarnation=None,
+        handle=None,
+        commanded_at=None,
+        command_until=None,
+        ready_at=None,
+        deadline=None,
+        stop_reason=None,
+    )
+
+
+def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> Order:
+    return replace(
+        _closed(order),
+        state=state,
+        state_since=at,
+        ended_at=at,
+        reason=reason,
+        exit_code=code,
+        rank=None,
+        due_at=None,
+        queue_due=None,
+        dedupe_live=None,
+    )
+
+
+def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at: int, handle: str | None) -> Run:
+    assert order.slot is not None and order.incarnation is not None and order.commanded_at is not None
+    return Run(
+        order_id=order.id,
+        number=order.attempt,
+        slot=order.slot,
+        incarnation=order.incarnation,
+        handle=order.handle or handle,
+        commanded_at=order.commanded_at,
+        ready_at=order.ready_at,
+        stop_asked_at=order.state_since if order.state is S.STOPPING else None,
+        ended_at=at,
+        reason=reason,
+        exit_code=code,
+        signal=ending.signal,
+        error=ending.start_error,
+        peak_memory_kb=ending.peak_memory_kb,
+        cpu_ms=ending.cpu_ms,
+    )
+
+
+def _order(
+    cause: Cause, kind: EventKind, was: Order | None, after: Order, guards: Guards | None = None, **more: Unpack[Beside]
+) -> Change:
+    _check(ORDER_MOVES, kind, "order", after.id, None if was is None else was.state, after.state)
+    return change(cause, kind, guards, order_was=was, order=after, **more)
+
+
+def _check(moves: _Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:
+    if to not in moves[kind].get(was, frozenset()):
+        raise IllegalMove(kind.partition(".")[2].replace("_", " "), noun, name, was or "not there")
+
+
+# slots
+
+
+def create_slot(cause: Cause, name: str, pool: Pool) -> Change:
+    """nothing -> creating: the name is taken before anything is made."""
+    slot = Slot(
+        name=name, host=pool.host, pool=pool.name, state=SlotState.CREATING, state_since=cause.at, created_at=cause.at
+    )
+    return _slot(cause, K.SLOT_CREATING, None, slot, guards=Guards(lease=cause.lease, pool_version=pool.version))
+
+
+def recreate_slot(cause: Cause, slot: Slot) -> Change:
+    """error -> creating: its time to try again has come."""
+    after = replace(slot, state=SlotState.CREATING, state_since=cause.at, retry_at=None)
+    return _slot(cause, K.SLOT_CREATING, slot, after)
+
+
+def slot_made(cause: Cause, slot: Slot, incarnation: str) -> Change:
+    """creating | cleaning -> idle: the place is there and clean."""
+    after = replace(
+        slot, state=SlotState.IDLE, state_since=cause.at, incarnation=incarnation, error=None, failures=0, retry_at=None
+    )
+    return _slot(cause, K.SLOT_IDLE, slot, after)
+
+
+def slot_failed(cause: Cause, slot: Slot, message: str) -> Change:
+    """creating | cleaning -> error: the platform refused; tried again later, ever more rarely."""
+    wait_ms = min(SLOT_RETRY_MS * 2**slot.failures, SLOT_RETRY_CAP_MS)
+    after = replace(
+        slot,
+        state=SlotState.ERROR,
+        state_since=cause.at,
+        error=message,
+        failures=slot.failures + 1,
+        retry_at=cause.at + wait_ms,
+    )
+    return _slot(cause, K.SLOT_ERROR, slot, after)
+
+
+def remove_slot(cause: Cause, slot: Slot) -> Change:
+    """idle | error -> removing: nobody gets it any more, then it is taken away."""
+    after = replace(slot, state=SlotState.REMOVING, state_since=cause.at, retry_at=None)
+    idle = slot.state is SlotState.IDLE
+    guards = Guards(
+        lease=cause.lease,
+        slot_free=slot.name if idle else None,
+        slot_version=slot.version if idle else None,
+    )
+    return _slot(cause, K.SLOT_REMOVING, slot, after, guards=guards)
+
+
+def slot_gone(cause: Cause, slot: Slot) -> Change:
+    """removing -> gone: the platform has nothing of it any more."""
+    return _slot(cause, K.SLOT_GONE, slot, None)
+
+
+def _slot(cause: Cause, kind: EventKind, was: Slot | None, after: Slot | None, guards: Guards | None = None) -> Change:
+    row = after or was
+    assert row is not None
+    state_was, state = None if was is None else was.state, None if after is None else after.state
+    _check(SLOT_MOVES, kind, "slot", row.name, state_was, state)
+    return change(cause, kind, guards, slot_was=was, slot=after)

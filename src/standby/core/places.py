@@ -1,0 +1,88 @@
+"""Changes of pools, hosts and projects: what the configuration says of them, what operators want, what looks showed."""
+
+from msgspec.structs import replace
+
+from standby.core.lifecycle import Cause, blocked_total_ms, change
+from standby.core.model import Change, EventKind, Host, Mode, Pool, PoolSettings, Project
+
+K = EventKind
+
+
+def apply_pool(cause: Cause, was: Pool | None, name: str, host: str, settings: PoolSettings) -> Change | None:
+    """Make the pool what the configuration says; null when it is that already."""
+    if was is None:
+        after = Pool(name=name, host=host, settings=settings, mode_since=cause.at)
+    else:
+        after = replace(was, host=host, settings=settings)
+    return None if after == was else change(cause, K.POOL_APPLIED, None, pool_was=was, pool=after)
+
+
+def set_pool_mode(cause: Cause, pool: Pool, mode: Mode, reason: str | None) -> Change | None:
+    """Open, pause or drain a pool; null when it is that already."""
+    if pool.mode is mode:
+        return None
+    after = replace(pool, mode=mode, mode_since=cause.at, mode_reason=reason, mode_actor=cause.actor)
+    return change(cause, K.POOL_MODE, None, pool_was=pool, pool=after)
+
+
+def block(cause: Cause, pool: Pool, since: int) -> Change:
+    """From `since` on its orders cannot be served, so their queue time stands still."""
+    return change(cause, K.POOL_BLOCKED, None, pool_was=pool, pool=replace(pool, blocked_since=since))
+
+
+def unblock(cause: Cause, pool: Pool) -> Change:
+    """Its orders can be served again; what they could not wait is added up."""
+    after = replace(pool, blocked_ms=blocked_total_ms(pool, cause.at), blocked_since=None)
+    return change(cause, K.POOL_UNBLOCKED, None, pool_was=pool, pool=after)
+
+
+def apply_host(cause: Cause, was: Host | None, name: str, driver: str, memory_mb: int | None) -> Change | None:
+    """Make the host what the configuration says; null when it is that already."""
+    if was is None:
+        after = Host(name=name, driver=driver, memory_mb=memory_mb, mode_since=cause.at)
+    else:
+        after = replace(was, driver=driver, memory_mb=memory_mb)
+    return None if after == was else change(cause, K.HOST_APPLIED, None, host_was=was, host=after)
+
+
+def set_host_mode(cause: Cause, host: Host, mode: Mode, reason: str | None) -> Change | None:
+    """Open, pause or drain a host; null when it is that already."""
+    if host.mode is mode:
+        return None
+    after = replace(host, mode=mode, mode_since=cause.at, mode_reason=reason, mode_actor=cause.actor)
+    return change(cause, K.HOST_MODE, None, host_was=host, host=after)
+
+
+def lead_host(cause: Cause, host: Host, identity: str) -> Change:
+    """A leader reached the platform for the first time in its epoch, and knows which one it is."""
+    after = replace(host, identity=identity, unreachable_since=None, error=None)
+    return change(
+        cause, K.HOST_LED, None, host_was=host, host=after, note={"epoch": cause.lease[1] if cause.lease else None}
+    )
+
+
+def host_unreachable(cause: Cause, host: Host, error: str) -> Change:
+    """The platform could not be asked: nothing on it changes until it can."""
+    since = cause.at if host.unreachable_since is None else host.unreachable_since
+    return change(
+        cause, K.HOST_UNREACHABLE, None, host_was=host, host=replace(host, unreachable_since=since, error=error)
+    )
+
+
+def host_reachable(cause: Cause, host: Host) -> Change:
+    """The platform answers again."""
+    return change(cause, K.HOST_REACHABLE, None, host_was=host, host=replace(host, unreachable_since=None, error=None))
+
+
+def declare_dead(cause: Cause, host: Host, reason: str) -> Change:
+    """An operator's word: whatever was commanded on this host before now is gone, whichever platform answers next."""
+    after = replace(host, dead_at=cause.at, identity=None)
+    return change(cause, K.HOST_DECLARED_DEAD, None, host_was=host, host=after, note={"reason": reason})
+
+
+def apply_project(cause: Cause, was: Project | None, name: str, running_max: int | None) -> Change | None:
+    """Make the project's limit what the configuration says; null when it is that already."""
+    after = Project(name=name, running_max=running_max) if was is None else replace(was, running_max=running_max)
+    if after == was:
+        return None
+    return change(cause, K.PROJECT_APPLIED, None, project_was=was, project=after)

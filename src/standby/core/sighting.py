@@ -1,0 +1,46 @@
+"""What a platform can answer about one run."""
+
+from enum import StrEnum
+
+from msgspec import Struct
+
+
+class Seen(StrEnum):
+    """What a look found. There is no word for "could not look": that is `Unreachable`, or `UNKNOWN` for one run."""
+
+    ABSENT = "absent"
+    """Nothing of it is there (any more)."""
+    FRESH = "fresh"
+    """The place is there and this run never started in it."""
+    STARTING = "starting"
+    READY = "ready"
+    STOPPED = "stopped"
+    """It ran (or failed to start) and is over, its whole tree included."""
+    UNKNOWN = "unknown"
+
+
+class Exit(Struct, frozen=True, kw_only=True):
+    """How a run ended, as far as the platform knows."""
+
+    code: int | None = None
+    signal: int | None = None
+    oom: bool = False
+    start_error: str | None = None
+    """Set when it never began: what the platform said (no such command, no such image)."""
+    lost: bool = False
+    """It is over, but nobody can say how."""
+    peak_memory_kb: int | None = None
+    cpu_ms: int | None = None
+
+
+class Sighting(Struct, frozen=True, kw_only=True):
+    """One answer about one run in one place."""
+
+    run_id: str
+    incarnation: str
+    seen: Seen
+    asked_at: int
+    """When the question was asked, by the store's clock: an answer says nothing about anything later."""
+    handle: str | None = None
+    exit: Exit | None = None
+    """Set exactly when seen is STOPPED."""

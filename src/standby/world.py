@@ -1,0 +1,114 @@
+"""What everything above the core is given: a clock, ids, chance, the store, the drivers, the configuration."""
+
+import os
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from standby.config import Config
+from standby.core.lifecycle import Cause
+from standby.core.model import Trigger
+from standby.drivers.contract import Driver
+from standby.seal import Seal
+from standby.store.contract import Store
+
+JUMP_MS = 5_000
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+
+
+class Clock(Protocol):
+    """Store time for rows, monotonic time for waiting; never mixed."""
+
+    def now(self) -> int:
+        """The store's clock as this process knows it, in milliseconds."""
+
+    def monotonic(self) -> float:
+        """Seconds that only ever go forward."""
+
+    @property
+    def steady(self) -> bool:
+        """False after a jump, until the clock is anchored again: no deadline is judged then."""
+
+
+class StoreClock:
+    """Follows the store's clock: an offset, moved on by this machine's monotonic clock."""
+
+    def __init__(self) -> None:
+        self._offset_ms = time.time_ns() // 1_000_000 - _monotonic_ms()
+        self._wall_gap_ms = self._gap()
+        self._anchored = False
+
+    def now(self) -> int:
+        return _monotonic_ms() + self._offset_ms
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    @property
+    def steady(self) -> bool:
+        return self._anchored and abs(self._gap() - self._wall_gap_ms) <= JUMP_MS
+
+    async def anchor(self, store: Store) -> None:
+        """Measure the offset again; a slow answer is not believed, the next one will be."""
+        before = _monotonic_ms()
+        there = await store.now()
+        after = _monotonic_ms()
+        if self._anchored and after - before > JUMP_MS:
+            return
+        self._offset_ms = there - (before + after) // 2
+        self._wall_gap_ms = self._gap()
+        self._anchored = True
+
+    def _gap(self) -> int:
+        """Wall minus monotonic: it moves when somebody sets the clock or the machine sleeps."""
+        return time.time_ns() // 1_000_000 - _monotonic_ms()
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+class Ids:
+    """Sortable ids that cannot be guessed: 48 bits of time, 80 of chance, 26 letters and digits."""
+
+    def __init__(self, chance: Callable[[int], bytes] = os.urandom) -> None:
+        self._chance = chance
+        self._last = 0
+
+    def order(self, now: int) -> str:
+        """A new id, larger than every earlier one of this process: equal ranks stay in the order they came in."""
+        value = (now << 80) | int.from_bytes(self._chance(10), "big") >> 1
+        value = max(value, self._last + 1)
+        self._last = value
+        return _letters(value, 26)
+
+    def short(self) -> str:
+        """A new id for a change or an instance."""
+        return _letters(int.from_bytes(self._chance(10), "big"), 16)
+
+
+def _letters(value: int, length: int) -> str:
+    out = []
+    for _ in range(length):
+        value, digit = divmod(value, 32)
+        out.append(_ALPHABET[digit])
+    return "".join(reversed(out))
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Passed to every step and every request; holds nothing that a restart would miss."""
+
+    config: Config
+    store: Store
+    clock: Clock
+    seal: Seal
+    drivers: Mapping[str, Driver] = field(default_factory=dict)
+    ids: Ids = field(default_factory=Ids)
+    chance: Callable[[], float] = random.random
+
+    def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None) -> Cause:
+        """Who makes a change, stamped now."""
+        return Cause(id=self.ids.short(), at=self.clock.now(), trigger=trigger, actor=actor, lease=lease)

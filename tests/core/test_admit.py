@@ -1,0 +1,120 @@
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.rows import NOW, host, order, pool, slot
+
+from standby.core import admit
+from standby.core.admit import Room
+from standby.core.model import Mode, Order, OrderState, Slot, SlotState
+
+
+def _room(**parts: Any) -> Room:
+    base: dict[str, Any] = {
+        "host": host(memory_mb=1_024),
+        "pools": {"default": pool(slots_max=4)},
+        "slots": [slot(1), slot(2)],
+        "opened": [],
+        "project_open": {},
+        "project_max": {},
+    }
+    return Room(**{**base, **parts})
+
+
+def _waiting(number: int, **columns: Any) -> Order:
+    return order(**{"id": f"order-{number:02}", "rank": NOW + number, **columns})
+
+
+def _ids(plan: admit.Plan) -> list[str]:
+    return [admission.order.id for admission in plan.admissions]
+
+
+def test_orders_are_served_by_rank_then_id() -> None:
+    waiting = [_waiting(3, rank=NOW), _waiting(2, rank=NOW), _waiting(1, rank=NOW + 1)]
+    assert _ids(admit.admit(_room(), waiting)) == ["order-02", "order-03"]
+
+
+def test_a_slot_that_was_never_used_comes_first_then_the_least_recently_used() -> None:
+    slots = [slot(1, last_used_at=NOW - 1), slot(2, last_used_at=NOW - 9), slot(3)]
+    plan = admit.admit(_room(slots=slots), [_waiting(n) for n in (1, 2, 3)])
+    assert [admission.slot.name[-1] for admission in plan.admissions] == ["3", "2", "1"]
+
+
+def test_demand_beyond_the_free_slots_is_wanted_up_to_the_maximum() -> None:
+    plan = admit.admit(_room(host=host()), [_waiting(n) for n in range(9)])
+    assert len(plan.admissions) == 2 and plan.wanted == {"default": 2}
+
+
+def test_a_held_slot_is_not_given_twice() -> None:
+    held = order(OrderState.RUNNING, id="held", slot=slot(1).name)
+    plan = admit.admit(_room(opened=[held]), [_waiting(1), _waiting(2)])
+    assert [admission.slot.name for admission in plan.admissions] == [slot(2).name]
+
+
+def test_only_idle_slots_are_given() -> None:
+    slots = [slot(n, state=state) for n, state in enumerate(SlotState) if state is not SlotState.IDLE]
+    assert admit.admit(_room(slots=slots), [_waiting(1)]).admissions == []
+
+
+def test_nobody_overtakes_an_order_that_waits_for_memory() -> None:
+    big, small = _waiting(1, memory_mb=1_000), _waiting(2, memory_mb=10)
+    running = order(OrderState.RUNNING, id="held", slot="other", memory_mb=100)
+    assert _ids(admit.admit(_room(opened=[running]), [big, small])) == []
+
+
+def test_an_order_that_can_never_fit_holds_up_nobody() -> None:
+    assert _ids(admit.admit(_room(), [_waiting(1, memory_mb=2_000), _waiting(2)])) == ["order-02"]
+
+
+def test_a_project_at_its_limit_is_passed_over_and_makes_no_slots() -> None:
+    room = _room(project_open={"a": 1}, project_max={"a": 1}, slots=[])
+    plan = admit.admit(room, [_waiting(1, project="a"), _waiting(2, project="b")])
+    assert plan.wanted == {"default": 1}
+
+
+def test_a_limit_of_zero_means_none_may_run() -> None:
+    assert _ids(admit.admit(_room(project_max={"a": 0}), [_waiting(1, project="a")])) == []
+
+
+def test_a_paused_pool_or_host_takes_nothing_and_makes_nothing() -> None:
+    for room in (
+        _room(pools={"default": pool(slots_max=4, mode=Mode.PAUSED)}),
+        _room(host=host(mode=Mode.DRAINING)),
+    ):
+        plan = admit.admit(room, [_waiting(1)])
+        assert (list(plan.admissions), dict(plan.wanted)) == ([], {})
+        assert admit.takes(room, room.pools["default"]) == 0
+
+
+def test_what_a_pool_takes_counts_free_coming_and_possible_slots() -> None:
+    slots = [slot(1), slot(2, state=SlotState.CREATING), slot(3, state=SlotState.ERROR)]
+    assert admit.takes(_room(slots=slots), pool(slots_max=4)) == 3
+
+
+_orders = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 700), st.integers(0, 50)), max_size=30).map(
+    lambda rows: [
+        _waiting(n, project=project, memory_mb=memory, rank=NOW + rank)
+        for n, (project, memory, rank) in enumerate(rows)
+    ]
+)
+_slots = st.lists(st.sampled_from(list(SlotState)), max_size=6).map(
+    lambda states: [slot(n, state=state) for n, state in enumerate(states, 1)]
+)
+
+
+@given(_orders, _slots, st.integers(0, 2_000), st.dictionaries(st.sampled_from("abc"), st.integers(0, 3)))
+def test_no_limit_is_ever_exceeded(
+    waiting: list[Order], slots: list[Slot], memory_mb: int, limits: dict[str, int | None]
+) -> None:
+    room = _room(host=host(memory_mb=memory_mb), slots=slots, project_max=limits, pools={"default": pool(slots_max=6)})
+    plan = admit.admit(room, waiting)
+    taken = [admission.slot.name for admission in plan.admissions]
+    admitted = [admission.order for admission in plan.admissions]
+    assert len(set(taken)) == len(taken)
+    assert sum(row.memory_mb for row in admitted) <= memory_mb
+    assert (
+        len(slots) + max(0, plan.wanted.get("default", 0) - sum(s.state in ("creating", "cleaning") for s in slots))
+        <= 6
+    )
+    for project, limit in limits.items():
+        assert limit is None or sum(row.project == project for row in admitted) <= limit

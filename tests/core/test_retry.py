@@ -1,0 +1,32 @@
+import pytest
+from tests.rows import order, spec
+
+from standby.core import retry
+from standby.core.model import NEVER_RETRIED, OrderState, Reason, Retry
+
+
+def test_three_retries_make_four_runs() -> None:
+    waits = [retry.wait_ms(Retry(), attempt, Reason.LOST, 0.5) for attempt in (1, 2, 3, 4)]
+    assert waits == [5_000, 10_000, 20_000, None]
+
+
+def test_jitter_is_ten_percent_either_way_and_the_cap_comes_last() -> None:
+    policy = Retry(base_ms=1_000, retries=50, cap_ms=300_000)
+    assert retry.wait_ms(policy, 1, Reason.LOST, 0.0) == 900
+    assert retry.wait_ms(policy, 1, Reason.LOST, 1.0) == 1_100
+    assert retry.wait_ms(policy, 40, Reason.LOST, 1.0) == 300_000
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_only_start_failed_and_lost_are_retried_by_default(reason: Reason) -> None:
+    assert retry.retried(Retry(), reason) is (reason in (Reason.START_FAILED, Reason.LOST))
+
+
+@pytest.mark.parametrize("reason", sorted(NEVER_RETRIED))
+def test_some_reasons_are_never_retried_whatever_the_policy_says(reason: Reason) -> None:
+    assert not retry.retried(Retry(retry_on=(reason,)), reason)
+
+
+@pytest.mark.parametrize(("attempt", "left"), [(0, 3), (1, 3), (2, 2), (4, 0), (9, 0)])
+def test_retries_left_counts_claims(attempt: int, left: int) -> None:
+    assert retry.retries_left(order(OrderState.PENDING, attempt=attempt), spec()) == left
