@@ -1,8 +1,8 @@
 """What a store promises. Two engines keep it (SQLite, PostgreSQL); one conformance suite proves it for both.
 
 Every change of a row goes through `save`: it checks versions and guards, writes the rows and appends the event in one
-transaction, and answers with a verdict after the commit. Changes that arrive while a transaction is under way share the next
-one. Logs, leases and keys are not changes: they have no version and no event.
+transaction, and answers with a verdict after the commit. Changes that arrive while a transaction is under way share the
+next one. Logs, leases and keys are not changes: they have no version and no event.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -121,8 +121,8 @@ class Store(Protocol):
         """The store's clock, in milliseconds."""
 
     async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
-        """Save each change or say why not, one verdict each, in order. Raises StoreDown when the outcome is unknown even
-        after looking for the changes' events; a change is then wholly there or not at all."""
+        """Save each change or say why not, one verdict each, in order. Raises StoreDown when the outcome is unknown
+        even after looking for the changes' events; a change is then wholly there or not at all."""
 
     # orders
     async def order(self, order_id: str) -> Work | None: ...
@@ -191,7 +191,7 @@ class Store(Protocol):
 
     # logs
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
-        """Store chunks; a chunk whose `first` is there already is ignored. Oldest chunks of a run over the cap are dropped."""
+        """Store chunks; a chunk whose `first` is there already is ignored. Oldest chunks over the cap are dropped."""
 
     async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]: ...
     async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
@@ -205,8 +205,9 @@ class Store(Protocol):
 
     # hints
     def listen(self, hear: Callable[[frozenset[str]], None]) -> Callable[[], None]:
-        """Call `hear` on the event loop after each commit of this process, and for those of other instances where the engine
-        can tell. It gets the names of the pools that requests or the configuration touched (perhaps none: something was
-        committed). Only a hint, silent when hints are switched off. Returns what ends the subscription."""
+        """Call `hear` on the event loop after each commit of this process, and for those of other instances where the
+        engine can tell. It gets the names of the pools that requests or the configuration touched (perhaps none:
+        something was committed). Only a hint, silent when hints are switched off. Returns what ends the
+        subscription."""
 
     async def close(self) -> None: ...

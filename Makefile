@@ -1,0 +1,77 @@
+# Needs Python 3.11 or newer and make; everything else goes into .venv, from hash-locked lists.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+PROJECT := pyproject.toml src/standby/__init__.py
+ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help up test check format docs bench lock wheel clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+
+up: $(VENV)/.run ## install (once) and serve, on SQLite in .standby/; more flags with ARGS="..."
+	@$(BIN)/standby serve $(ARGS)
+
+test: $(VENV)/.dev ## run every test, PostgreSQL included; some of them with ARGS="-k words"
+	$(BIN)/pytest -n auto $(ARGS)
+
+check: $(VENV)/.dev ## lint, format, types, import rules, dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/deptry src
+
+format: $(VENV)/.dev ## put the code in shape
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+docs: $(VENV)/.run ## write the generated parts of docs/ again
+	$(BIN)/python tools/write_docs.py
+
+bench: $(VENV)/.dev ## measure this machine: every script in bench/
+	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+
+wheel: $(VENV)/.run ## build dist/standby-*.whl
+	rm -rf dist
+	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
+
+# The locks name no registry: an installer uses the one it is set up for.
+LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
+
+lock: $(VENV)/.dev ## choose versions anew: requirements/run.txt and requirements/dev.txt
+	test -x $(BIN)/uv || $(PIP) install uv
+	$(LOCK) --upgrade --group build --output-file requirements/run.txt
+	$(LOCK) --upgrade --constraint requirements/run.txt --extra postgres --group build --group dev \
+		--output-file requirements/dev.txt
+
+clean: ## remove what was built, .venv included; never the state in .standby/
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: an install is repeated only when its list or the project's own description changed.
+$(VENV)/.run: requirements/run.txt $(PROJECT) | $(BIN)/python
+	@echo "Installing Standby into $(VENV) (once; about a minute)"
+	$(PIP) install --require-hashes -r requirements/run.txt
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev: requirements/dev.txt $(VENV)/.run
+	@echo "Installing what the tests need into $(VENV) (once; about a minute)"
+	$(PIP) install --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null \
+		|| { echo "There is no $(PYTHON). Install Python 3.11 or newer, or name one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Standby needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1)." \
+			"Name another one: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null \
+		|| { echo "$(PYTHON) cannot make virtual environments. On Debian or Ubuntu: apt install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }

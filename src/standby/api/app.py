@@ -1,0 +1,82 @@
+"""Puts the API together: routes, the gate for keys, problems, headers."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from fastapi import FastAPI
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from standby import __version__
+from standby.api import feed, logs, orders, places, problems, submit, system
+from standby.api.auth import KeyGate
+from standby.metrics import Metrics
+from standby.web import pages
+from standby.world import World
+
+PREFIX: Final = "/api/v1"
+SECURITY_HEADERS: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+def create_app(world: World) -> FastAPI:
+    """The API and the page over one world. `app.state.stopping` ends all streams when it is set."""
+    app = FastAPI(
+        title="Standby",
+        version=__version__,
+        openapi_url=f"{PREFIX}/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    app.state.world = world
+    app.state.stopping = asyncio.Event()
+    app.state.metrics = Metrics()
+    for part in (submit, orders, logs, places, feed):
+        app.include_router(part.router, prefix=PREFIX)
+    app.include_router(system.router)
+    app.include_router(pages.router)
+    problems.install(app)
+    app.add_middleware(KeyGate, world=world)
+    app.add_middleware(SecurityHeaders)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """While the app is up, the metrics follow the events."""
+    follower = asyncio.create_task(app.state.metrics.follow(app.state.world, app.state.stopping))
+    try:
+        yield
+    finally:
+        app.state.stopping.set()
+        follower.cancel()
+        await asyncio.gather(follower, return_exceptions=True)
+
+
+class SecurityHeaders:
+    """Puts the headers that browsers obey on every answer."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, send_with_headers if scope["type"] == "http" else send)

@@ -1,0 +1,151 @@
+"""Who is asking: API keys, known by their hash. Everything is closed unless it is named here as open."""
+
+import hashlib
+import hmac
+import ipaddress
+import os
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from standby.api.problems import Problem, store_down
+from standby.store.contract import Key, Store, StoreDown
+from standby.world import World
+
+KEY_PREFIX: Final = "sb_"
+KEY_FILE: Final = "admin.key"
+LOCAL_ACTOR: Final = "local"
+OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
+OPEN_PREFIX: Final = "/static/"
+KEYS_FRESH_S: Final = 5.0
+"""A key that was added or taken away elsewhere counts after this long at most."""
+MISS_FRESH_S: Final = 1.0
+"""An unknown key makes us read the keys again, but not more often than this."""
+
+
+def hashed(token: str) -> str:
+    """How a key is stored. Keys are long and random, so a plain hash suffices."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+def new_token() -> str:
+    """A new key: 32 random bytes."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+async def ensure_first_key(store: Store, state_dir: Path, now: int) -> str | None:
+    """Make the first admin key when there is none: written to `<state_dir>/admin.key` (0600), its hash stored."""
+    if await store.keys():
+        return None
+    path = state_dir / KEY_FILE
+    token = _kept(path) or new_token()
+    # The file comes first: killed in between, the next start takes the same key up again.
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(file, "w") as out:
+        os.fchmod(out.fileno(), 0o600)
+        out.write(token + "\n")
+    await store.add_key(Key(name="admin", hash=hashed(token), created_at=now))
+    return token
+
+
+def _kept(path: Path) -> str | None:
+    try:
+        token = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return None
+    return token if token.startswith(KEY_PREFIX) and len(token) >= len(KEY_PREFIX) + 43 else None
+
+
+class Keyring:
+    """The store's keys, remembered for a few seconds."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._keys: Sequence[Key] = ()
+        self._read_at: float | None = None
+
+    async def holder(self, token: str) -> str | None:
+        """The name of the key, or null for an unknown one."""
+        await self._refresh(KEYS_FRESH_S)
+        found = self._find(token)
+        if found is None:
+            await self._refresh(MISS_FRESH_S)
+            found = self._find(token)
+        return found
+
+    def _find(self, token: str) -> str | None:
+        mine, found = hashed(token), None
+        for key in self._keys:
+            if hmac.compare_digest(key.hash, mine):
+                found = key.name
+        return found
+
+    async def _refresh(self, fresh_s: float) -> None:
+        now = self._world.clock.monotonic()
+        if self._read_at is None or now - self._read_at >= fresh_s:
+            self._keys = await self._world.store.keys()
+            self._read_at = now
+
+
+class KeyGate:
+    """Lets a request through when it may pass, and notes who asks in `request.state.actor`."""
+
+    def __init__(self, app: ASGIApp, world: World) -> None:
+        self._app, self._world, self._keyring = app, world, Keyring(world)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            scope.setdefault("state", {})["actor"] = await self._actor(scope)
+        except Problem as problem:
+            await problem.response()(scope, receive, send)
+        except StoreDown:
+            await store_down().response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _actor(self, scope: Scope) -> str:
+        path, headers = scope["path"], Headers(scope=scope)
+        if path in OPEN_PATHS or path.startswith(OPEN_PREFIX):
+            return "nobody"
+        if not self._world.config.auth:
+            _refuse_foreign(headers)
+            return LOCAL_ACTOR
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        name = await self._keyring.holder(token.strip()) if scheme.lower() == "bearer" and token else None
+        if name is None:
+            raise Problem(
+                401,
+                "key_needed",
+                "this needs an API key" if not token else "the API key is not known here",
+                "send `Authorization: Bearer <key>`; the first key is in the server's state directory, in admin.key",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+        return name
+
+
+def _refuse_foreign(headers: Headers) -> None:
+    """Without keys only this machine may ask, and no web page of somebody else in this machine's browser."""
+    host = urlsplit(f"//{headers.get('host', '')}")
+    origin = headers.get("origin")
+    if _is_loopback(host.hostname) and (origin is None or urlsplit(origin).netloc == host.netloc):
+        return
+    raise Problem(
+        403, "foreign_origin", "without keys only pages of this server itself may ask", "set auth = true and use a key"
+    )
+
+
+def _is_loopback(name: str | None) -> bool:
+    if name is None or name == "localhost":
+        return name is not None
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,136 @@
+"""Work orders: list, show, explain, cancel; their runs and events."""
+
+from collections.abc import Iterable
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request, Response
+from msgspec.structs import replace
+
+from standby.api.needs import ActorNeed, WorldNeed, cursor, seq_of
+from standby.api.problems import Problem, not_found
+from standby.api.views import View, answer, event_view, open_run_view, order_view, run_view
+from standby.api.wire import CancelBody, parse
+from standby.core import explain, lifecycle
+from standby.core.model import Order, OrderState, Trigger
+from standby.store.contract import OrderFilter, Work
+from standby.world import World
+
+CANCEL_TRIES: Final = 20
+_WAITING: Final = frozenset({OrderState.PENDING, OrderState.WAITING_RETRY})
+
+router = APIRouter(tags=["work orders"])
+Limit = Annotated[int, Query(ge=1, le=200)]
+EventLimit = Annotated[int, Query(ge=1, le=1_000)]
+
+
+@router.get("/work-orders")
+async def list_orders(
+    world: WorldNeed,
+    state: OrderState | None = None,
+    pool: str | None = None,
+    project: str | None = None,
+    limit: Limit = 50,
+    before: Annotated[str | None, Query(alias="cursor")] = None,
+) -> Response:
+    """Newest first. `next` is the cursor of the following page, null on the last one. Positions are not counted."""
+    start = None if before is None else seq_of(world.store, before)
+    only = OrderFilter(state=state, pool=pool, project=project)
+    found = await world.store.orders(only, start, limit + 1)
+    page = found[:limit]
+    houses = await read_houses(world, (listed.order for listed in page))
+    views = [order_view(each.order, each.spec, gate=_gate(each.order, houses)) for each in page]
+    more = cursor(world.store, page[-1].seq) if len(found) > limit else None
+    return answer({"orders": views, "next": more})
+
+
+@router.get("/work-orders/{order_id}")
+async def show_order(world: WorldNeed, order_id: str) -> Response:
+    """One order, with its place in the queue and the gate that holds it."""
+    return answer(await full_view(world, await find(world, order_id)))
+
+
+@router.get("/work-orders/{order_id}/runs")
+async def list_runs(world: WorldNeed, order_id: str) -> Response:
+    """Its ended runs, oldest first, then the open one."""
+    work = await find(world, order_id)
+    views = [run_view(run) for run in await world.store.runs(order_id)]
+    # Read after the order, history may already hold the run that was open there.
+    opened = open_run_view(work.order)
+    if opened is not None and all(view["number"] != opened["number"] for view in views):
+        views.append(opened)
+    return answer({"runs": views})
+
+
+@router.get("/work-orders/{order_id}/events")
+async def list_order_events(world: WorldNeed, order_id: str, after: str = "0", limit: EventLimit = 200) -> Response:
+    """What happened to it, oldest first."""
+    await find(world, order_id)
+    events = await world.store.events(seq_of(world.store, after), limit, order_id)
+    more = cursor(world.store, events[-1].seq) if len(events) == limit else None
+    return answer({"events": [event_view(event) for event in events], "next": more})
+
+
+@router.post("/work-orders/{order_id}/cancel")
+async def cancel_order(request: Request, world: WorldNeed, actor: ActorNeed, order_id: str) -> Response:
+    """Ask for its end. Safe to repeat; an order that has ended stays as it is."""
+    body, _ = await parse(request, CancelBody, world.config.request_max_kb, empty=b"{}")
+    for _ in range(CANCEL_TRIES):
+        work = await find(world, order_id)
+        change = lifecycle.cancel(world.cause(Trigger.REQUEST, actor), work.order, work.spec)
+        if change is None:
+            return answer(await full_view(world, work))
+        if body.reason:
+            change = replace(change, note={**change.note, "said": body.reason})
+        (verdict,) = await world.store.save([change])
+        if verdict.saved:
+            return answer(await full_view(world, await find(world, order_id)))
+    raise Problem(409, "conflict", f"order {order_id} keeps changing", "send the cancel again")
+
+
+async def find(world: World, order_id: str) -> Work:
+    """The order, or 404."""
+    work = await world.store.order(order_id)
+    if work is None:
+        raise not_found("work-order", order_id)
+    return work
+
+
+async def full_view(world: World, work: Work) -> View:
+    """An order with its position and its gate."""
+    houses = await read_houses(world, [work.order])
+    position = await world.store.position(work.order) if work.order.state is OrderState.PENDING else None
+    return order_view(work.order, work.spec, position=position, gate=_gate(work.order, houses))
+
+
+def _gate(order: Order, houses: dict[tuple[str, str], explain.House]) -> explain.Gate | None:
+    house = houses.get((order.pool, order.project))
+    return None if house is None else explain.gate(order, house)
+
+
+async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, str], explain.House]:
+    """What the gates of the waiting ones among these orders are explained from, by pool and project."""
+    store = world.store
+    wanted = {(order.pool, order.project) for order in orders if order.state in _WAITING}
+    if not wanted:
+        return {}
+    pools = {pool.name: pool for pool in await store.pools()}
+    hosts = {host.name: host for host in await store.hosts()}
+    leases = {lease.host: lease for lease in await store.leases()}
+    limits = {project.name: project.running_max for project in await store.projects()}
+    opened = await store.open_by_project()
+    houses = {}
+    for pool_name, project in sorted(wanted):
+        pool = pools.get(pool_name)
+        if pool is None or pool.host not in hosts:
+            continue
+        houses[pool_name, project] = explain.House(
+            pool=pool,
+            host=hosts[pool.host],
+            lease=leases.get(pool.host),
+            slots=await store.slots(pool=pool_name),
+            holders=await store.holders(host=pool.host),
+            project_open=opened.get(project, 0),
+            project_max=limits.get(project),
+            now=world.clock.now(),
+        )
+    return houses

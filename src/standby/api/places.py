@@ -1,0 +1,168 @@
+"""Pools, slots and hosts: what there is, how full it is, and what an operator wants of it."""
+
+from collections import Counter
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from standby.api.needs import ActorNeed, WorldNeed
+from standby.api.problems import Problem, invalid, not_found
+from standby.api.views import View, answer, host_view, pool_view, slot_view
+from standby.api.wire import DeadBody, ModeBody, parse
+from standby.core import places
+from standby.core.model import Host, Mode, Pool, Trigger, slot_word
+from standby.world import World
+
+TRIES: Final = 20
+MODES: Final = {"pause": Mode.PAUSED, "resume": Mode.OPEN, "drain": Mode.DRAINING}
+
+router = APIRouter(tags=["places"])
+
+
+@router.get("/pools")
+async def list_pools(world: WorldNeed) -> Response:
+    """All pools with their unfinished orders and slots counted."""
+    return answer({"pools": await _pool_views(world)})
+
+
+@router.get("/pools/{name}")
+async def show_pool(world: WorldNeed, name: str) -> Response:
+    """One pool."""
+    return answer(await _pool_view(world, name))
+
+
+@router.post("/pools/{name}/pause")
+async def pause_pool(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """No more starts; running work goes on, and waiting orders do not expire."""
+    return await _set_pool(request, world, actor, name, Mode.PAUSED)
+
+
+@router.post("/pools/{name}/resume")
+async def resume_pool(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """Starts are allowed again."""
+    return await _set_pool(request, world, actor, name, Mode.OPEN)
+
+
+@router.post("/pools/{name}/drain")
+async def drain_pool(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """No more starts, and slots are taken away as they come free."""
+    return await _set_pool(request, world, actor, name, Mode.DRAINING)
+
+
+@router.get("/slots")
+async def list_slots(world: WorldNeed, pool: str | None = None, host: str | None = None) -> Response:
+    """All slots, in the words people use."""
+    slots = await world.store.slots(host=host, pool=pool)
+    holders = await world.store.holders(host=host, pool=pool)
+    return answer({"slots": [slot_view(slot, holders.get(slot.name)) for slot in slots]})
+
+
+@router.get("/hosts")
+async def list_hosts(world: WorldNeed) -> Response:
+    """All hosts, who leads them and how full they are."""
+    return answer({"hosts": [await _host_view(world, host) for host in await world.store.hosts()]})
+
+
+@router.get("/hosts/{name}")
+async def show_host(world: WorldNeed, name: str) -> Response:
+    """One host."""
+    return answer(await _host_view(world, await _host(world, name)))
+
+
+@router.post("/hosts/{name}/pause")
+async def pause_host(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """No more starts on any of its pools."""
+    return await _set_host(request, world, actor, name, Mode.PAUSED)
+
+
+@router.post("/hosts/{name}/resume")
+async def resume_host(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """Starts are allowed again."""
+    return await _set_host(request, world, actor, name, Mode.OPEN)
+
+
+@router.post("/hosts/{name}/drain")
+async def drain_host(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """No more starts, and slots are taken away as they come free."""
+    return await _set_host(request, world, actor, name, Mode.DRAINING)
+
+
+@router.post("/hosts/{name}/declare-dead")
+async def declare_dead(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """An operator's word that nothing commanded on this host before now is alive."""
+    body, _ = await parse(request, DeadBody, world.config.request_max_kb)
+    if body.confirm != name:
+        raise invalid("confirm must be the host's name", f'send "confirm": "{name}" if you mean this host', "confirm")
+    for _ in range(TRIES):
+        host = await _host(world, name)
+        change = places.declare_dead(world.cause(Trigger.REQUEST, actor), host, body.reason)
+        (verdict,) = await world.store.save([change])
+        if verdict.saved:
+            return answer(await _host_view(world, await _host(world, name)))
+    raise _busy("host", name)
+
+
+async def _set_pool(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
+    body, _ = await parse(request, ModeBody, world.config.request_max_kb, empty=b"{}")
+    for _ in range(TRIES):
+        pool = await _pool(world, name)
+        change = places.set_pool_mode(world.cause(Trigger.REQUEST, actor), pool, mode, body.reason)
+        if change is None or (await world.store.save([change]))[0].saved:
+            return answer(await _pool_view(world, name))
+    raise _busy("pool", name)
+
+
+async def _set_host(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
+    body, _ = await parse(request, ModeBody, world.config.request_max_kb, empty=b"{}")
+    for _ in range(TRIES):
+        host = await _host(world, name)
+        change = places.set_host_mode(world.cause(Trigger.REQUEST, actor), host, mode, body.reason)
+        if change is None or (await world.store.save([change]))[0].saved:
+            return answer(await _host_view(world, await _host(world, name)))
+    raise _busy("host", name)
+
+
+def _busy(noun: str, name: str) -> Problem:
+    return Problem(409, "conflict", f"{noun} {name} keeps changing", "send it again")
+
+
+async def _pool(world: World, name: str) -> Pool:
+    pool = await world.store.pool(name)
+    if pool is None:
+        raise not_found("pool", name, [each.name for each in await world.store.pools()])
+    return pool
+
+
+async def _host(world: World, name: str) -> Host:
+    host = await world.store.host(name)
+    if host is None:
+        raise not_found("host", name, [each.name for each in await world.store.hosts()])
+    return host
+
+
+async def _pool_view(world: World, name: str) -> View:
+    await _pool(world, name)
+    return next(view for view in await _pool_views(world) if view["name"] == name)
+
+
+async def _pool_views(world: World) -> list[View]:
+    counts = await world.store.counts()
+    holders = await world.store.holders()
+    words: dict[str, Counter[str]] = {}
+    for slot in await world.store.slots():
+        words.setdefault(slot.pool, Counter())[slot_word(slot, holders.get(slot.name))] += 1
+    return [
+        pool_view(
+            pool,
+            {state: count for (name, state), count in counts.items() if name == pool.name},
+            words.get(pool.name, {}),
+        )
+        for pool in await world.store.pools()
+    ]
+
+
+async def _host_view(world: World, host: Host) -> View:
+    leases = {lease.host: lease for lease in await world.store.leases()}
+    holders = await world.store.holders(host=host.name)
+    used = sum(order.memory_mb for order in holders.values())
+    return host_view(host, leases.get(host.name), used, world.clock.now())

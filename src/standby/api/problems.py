@@ -1,0 +1,128 @@
+"""Every refusal in one shape: application/problem+json that says what is wrong and what to do."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
+from starlette.exceptions import HTTPException
+
+from standby.core.errors import Refused, StandbyError
+from standby.store.contract import StoreDown
+
+log = structlog.get_logger()
+
+
+class Problem(StandbyError):
+    """A request that is refused, with everything its sender needs to know."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        what_to_do: str,
+        *,
+        errors: Sequence[Mapping[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail, self.what_to_do = status, code, detail, what_to_do
+        self.errors, self.headers = errors, dict(headers or {})
+
+    def response(self) -> Response:
+        """The problem as an answer."""
+        body: dict[str, Any] = {
+            "type": f"urn:standby:problem:{self.code}",
+            "title": HTTPStatus(self.status).phrase,
+            "status": self.status,
+            "code": self.code,
+            "detail": self.detail,
+            "what_to_do": self.what_to_do,
+        }
+        if self.errors:
+            body["errors"] = self.errors
+        return Response(msgspec.json.encode(body), self.status, self.headers, media_type="application/problem+json")
+
+
+def not_found(noun: str, name: str, known: Sequence[str] = ()) -> Problem:
+    """404 for a row that is not there."""
+    hint = f"there are: {', '.join(known)}" if known else f"list what there is with GET /api/v1/{noun}s"
+    return Problem(404, f"no_such_{noun.replace('-', '_')}", f"there is no {noun} {name[:80]!r}", hint)
+
+
+def invalid(detail: str, what_to_do: str, field: str | None = None) -> Problem:
+    """422 for a body that is well formed and cannot be meant."""
+    errors = [] if field is None else [{"field": field, "message": detail}]
+    return Problem(422, "invalid_request", detail, what_to_do, errors=errors)
+
+
+def from_validation(error: ValidationError | RequestValidationError) -> Problem:
+    """422 naming each wrong field; never a value, because any value may be a secret."""
+    found = [_field(each["loc"], each["type"], each["msg"]) for each in error.errors()[:20]]
+    detail = "; ".join(f"{each['field']}: {each['message']}" for each in found)
+    return Problem(422, "invalid_request", detail, "correct the named fields and send it again", errors=found)
+
+
+def _field(loc: Sequence[int | str], kind: str, message: str) -> dict[str, str]:
+    where = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "[key]"))
+    if kind == "extra_forbidden":
+        message = "unknown field"
+    if kind == "string_pattern_mismatch":
+        message = "has characters that are not allowed here, or is too long"
+    return {"field": where[:200] or "body", "message": message.removeprefix("Value error, ")[:300]}
+
+
+def store_down() -> Problem:
+    """503: the truth cannot be asked."""
+    return Problem(
+        503, "store_down", "the database does not answer", "try again in a few seconds", headers={"Retry-After": "2"}
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error as a problem."""
+    app.add_exception_handler(Problem, _problem)
+    app.add_exception_handler(RequestValidationError, _validation)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(StandbyError, _standby)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, Problem)
+    return error.response()
+
+
+async def _validation(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return from_validation(error).response()
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
+    detail = f"{request.method} {request.url.path[:200]}: {HTTPStatus(error.status_code).phrase.lower()}"
+    what_to_do = "see /api/v1/openapi.json for the routes there are"
+    return Problem(error.status_code, code, detail, what_to_do, headers=error.headers).response()
+
+
+async def _standby(request: Request, error: Exception) -> Response:
+    if isinstance(error, StoreDown):
+        log.warning("store_down", path=request.url.path)
+        return store_down().response()
+    if isinstance(error, Refused):
+        return Problem(409, "refused", str(error), "read the row again and decide again").response()
+    return await _unexpected(request, error)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    log.error(
+        "request_failed", path=request.url.path, method=request.method, error=type(error).__name__, exc_info=error
+    )
+    text = "something went wrong inside the server"
+    return Problem(500, "internal_error", text, "look at the server's log; repeating the request is safe").response()

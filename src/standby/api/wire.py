@@ -1,0 +1,147 @@
+"""What may be sent to us: strict bodies, unknown fields refused, every text and list bounded."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from fastapi import Request
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+
+from standby.api.problems import Problem, from_validation, invalid
+from standby.core.model import NEVER_RETRIED, Json, Reason
+
+TEN_YEARS_S: Final = 10 * 366 * 86_400
+TIME_MAX_MS: Final = 253_402_300_799_999
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("must not contain a NUL character")
+    return text
+
+
+def _time_ms(value: Any) -> Any:
+    """RFC 3339 with a time zone, or milliseconds since the epoch."""
+    if isinstance(value, str):
+        try:
+            moment = datetime.fromisoformat(value)
+        except ValueError:
+            moment = None
+        if moment is None or moment.tzinfo is None:
+            raise ValueError("write a time like 2030-01-31T12:00:00Z, or milliseconds since the epoch")
+        value = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    return value
+
+
+def _may_be_retried(reasons: list[Reason]) -> list[Reason]:
+    if never := sorted(NEVER_RETRIED.intersection(reasons)):
+        raise ValueError(f"{', '.join(never)} is never retried")
+    return reasons
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
+Text = Annotated[str, AfterValidator(_no_nul)]
+ShortText = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_no_nul)]
+LabelName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_no_nul)]
+LabelValue = Annotated[str, Field(max_length=255), AfterValidator(_no_nul)]
+ReasonText = Annotated[str, Field(max_length=1_000), AfterValidator(_no_nul)]
+Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_S, allow_inf_nan=False)]
+Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS), BeforeValidator(_time_ms)]
+Reasons = Annotated[list[Reason], Field(max_length=len(Reason)), AfterValidator(_may_be_retried)]
+
+
+class Body(BaseModel):
+    """A request body: nothing is coerced, nothing unknown is let in."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+
+
+class RetryBody(Body):
+    """What is not given is the pool's."""
+
+    retries: Annotated[int, Field(ge=0, le=100)] | None = None
+    base_s: Seconds | None = None
+    factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] | None = None
+    cap_s: Seconds | None = None
+    retry_on: Reasons | None = None
+    no_retry_on: Reasons | None = None
+
+
+class SubmitBody(Body):
+    """A new work order. A time limit that is left out is the pool's; null is unlimited."""
+
+    project: Name = "default"
+    pool: ShortText = "default"
+    command: Annotated[list[Text], Field(min_length=1, max_length=4_096)] | None = None
+    script: Annotated[str, Field(min_length=1), AfterValidator(_no_nul)] | None = None
+    env: Annotated[dict[EnvName, Text], Field(max_length=1_000)] = {}
+    payload: Json = None
+    labels: Annotated[dict[LabelName, LabelValue], Field(max_length=64)] = {}
+    priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 100
+    queue_timeout_s: Seconds | None = None
+    start_timeout_s: Seconds = 0
+    run_timeout_s: Seconds | None = None
+    stop_grace_s: Seconds = 0
+    memory_mb: Annotated[int, Field(ge=0, le=2**40)] | None = None
+    retry: RetryBody = RetryBody()
+    not_before: Time | None = None
+    dedupe_key: ShortText | None = None
+    rerun_of: ShortText | None = None
+
+
+class CancelBody(Body):
+    reason: ReasonText | None = None
+
+
+class ModeBody(Body):
+    reason: ReasonText | None = None
+
+
+class DeadBody(Body):
+    """An operator's word about a host; its name is written once more so that no other one is meant."""
+
+    reason: Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_no_nul)]
+    confirm: str
+
+
+class _Payload(msgspec.Struct, frozen=True):
+    payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+B = TypeVar("B", bound=Body)
+
+
+async def read_body(request: Request, most_kb: int) -> bytes:
+    """The whole body, or 413 as soon as it is too large."""
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > most_kb * 1024:
+            raise Problem(
+                413, "too_large", f"the body is larger than {most_kb} KB", "send less, or raise request_max_kb"
+            )
+        parts.append(part)
+    return b"".join(parts)
+
+
+async def parse(request: Request, model: type[B], most_kb: int, *, empty: bytes | None = None) -> tuple[B, bytes]:
+    """The checked body and its bytes. `empty` stands for a body that was left out."""
+    raw = await read_body(request, most_kb)
+    if not raw.strip() and empty is not None:
+        return model.model_validate_json(empty), empty
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "json_needed", "the body must be JSON", "send it with Content-Type: application/json")
+    try:
+        return model.model_validate_json(raw), raw
+    except ValidationError as error:
+        raise from_validation(error) from None
+
+
+def payload_text(raw: bytes) -> str:
+    """The payload exactly as it was sent."""
+    try:
+        return bytes(msgspec.json.decode(raw, type=_Payload).payload).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", "payload") from None

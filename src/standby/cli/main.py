@@ -1,0 +1,70 @@
+"""The `standby` command. Exit codes: 0 ok, 1 failed, 2 usage, 3 server not reachable, 4 not found or refused."""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from standby import __version__
+from standby.cli import admin, orders, places
+from standby.cli.serve import serve
+from standby.cli.submit import Unusable, submit
+from standby.cli.talk import FAILED, INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, say
+from standby.client import ServerRefused, ServerUnreachable
+from standby.config import ConfigError
+from standby.core.errors import StandbyError
+
+app = App(
+    name="standby",
+    help="A self-hosted control plane for heavy work.",
+    version=__version__,
+    result_action="return_value",
+)
+app.command(serve)
+app.command(submit)
+app.command(orders.app)
+app.command(places.pools)
+app.command(places.slots)
+app.command(places.hosts)
+app.command(admin.db)
+app.command(admin.config)
+app.command(admin.version)
+
+
+def run(words: Sequence[str]) -> int:
+    """Run one command line and return its exit code; expected errors are said in a line, never as a traceback."""
+    try:
+        code = app(list(words), exit_on_error=False, print_error=False)
+        return code if isinstance(code, int) else OK
+    except CycloptsError as error:
+        return _fail(USAGE, f"{error}\ntry: standby --help")
+    except Unusable as error:
+        return _fail(USAGE, str(error))
+    except ConfigError as error:
+        return _fail(USAGE, str(error))
+    except ServerUnreachable as error:
+        return _fail(UNREACHABLE, str(error))
+    except ServerRefused as error:
+        return _fail(REFUSED, str(error))
+    except StandbyError as error:
+        return _fail(FAILED, str(error))
+    except BrokenPipeError:
+        # Whoever read us has seen enough; nothing more can be written, not even by Python when it ends.
+        sys.stdout = None
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _fail(code: int, text: str) -> int:
+    say(f"standby: {text}")
+    return code
+
+
+def main() -> None:
+    """The entry point."""
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

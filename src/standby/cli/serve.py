@@ -1,0 +1,254 @@
+"""`standby serve`: the one place where everything is put together, and taken apart again in order."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import structlog
+import uvicorn
+from cyclopts import Parameter
+from fastapi import FastAPI
+
+from standby import log as logs
+from standby.api.app import create_app
+from standby.api.auth import KEY_FILE, ensure_first_key
+from standby.cli.talk import OK, say
+from standby.config import Config, load_config
+from standby.control.controller import Controller
+from standby.core.errors import StandbyError
+from standby.drivers.contract import Driver
+from standby.drivers.process import ProcessDriver
+from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
+from standby.seal import Seal, load_key
+from standby.store.contract import Store
+from standby.store.store import open_store
+from standby.world import Ids, StoreClock, World
+
+SERVER_FILE: Final = "server.json"
+CONNECTIONS_GRACE_S: Final = 5
+BACKLOG: Final = 2_048
+
+log = structlog.get_logger()
+
+
+def serve(
+    *,
+    config: Annotated[Path | None, Parameter(env_var="STANDBY_CONFIG")] = None,
+    state_dir: str | None = None,
+    database: Annotated[str | None, Parameter(show_default=False)] = None,
+    bind: str | None = None,
+    port: int | None = None,
+    auth: bool | None = None,
+) -> int:
+    """Start the server: the API, the page, and the work. With no configuration: SQLite, this machine, 127.0.0.1:8377.
+
+    Every option of the file can also be set as STANDBY_<KEY>; a flag wins over that, that over the file.
+
+    Parameters
+    ----------
+    config
+        The configuration file (standby.toml here, if there is one).
+    state_dir
+        Where everything is kept.
+    database
+        postgresql://... or sqlite:///...; a SQLite file in the state directory unless said.
+    port
+        0 is any free one.
+    auth
+        Without keys only this machine may ask.
+    """
+    flags = {"state_dir": state_dir, "database": database, "bind": bind, "port": port, "auth": auth}
+    settings = load_config(config, flags=flags)
+    asyncio.run(run_server(settings))
+    return OK
+
+
+async def run_server(config: Config) -> None:
+    """Serve until SIGTERM or SIGINT; running work is left alone."""
+    _make_private(config.state_dir)
+    instance = f"{socket.gethostname()}-{Ids().short()}"
+    logs.set_up(instance)
+    async with _opened(config) as store:
+        clock = StoreClock()
+        await clock.anchor(store)
+        await ensure_first_key(store, config.state_dir, clock.now())
+        secret = config.seal_key.get_secret_value() if config.seal_key else None
+        world = World(
+            config=config,
+            store=store,
+            clock=clock,
+            seal=Seal(load_key(secret, config.state_dir)),
+            drivers=build_drivers(config, clock.now),
+        )
+        await _run(world, instance)
+
+
+@asynccontextmanager
+async def _opened(config: Config) -> AsyncIterator[Store]:
+    try:
+        async with open_store(config.database_url, hints=config.hints) as store:
+            yield store
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise StandbyError("PostgreSQL needs one more package: pip install 'standby[postgres]'") from None
+
+
+def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
+    """A driver for each host of the configuration."""
+    drivers: dict[str, Driver] = {}
+    for name, host in config.hosts.items():
+        match host.driver:
+            case "process":
+                drivers[name] = ProcessDriver(
+                    config.host_directory(name),
+                    now=now,
+                    env_allow=config.env_allow,
+                    cgroups=config.cgroups,
+                    disk_reserve_mb=config.disk_reserve_mb,
+                )
+            case "scripted":
+                platform = ScriptedPlatform(f"scripted:{config.installation}:{name}", seats=host.seats)
+                drivers[name] = ScriptedDriver(platform, now=now, lag_ms=host.lag_ms)
+    return drivers
+
+
+async def _run(world: World, instance: str) -> None:
+    """API and controller side by side until a signal, or until one of them fails."""
+    app, stop = create_app(world), asyncio.Event()
+    config = world.config
+    with _listening(config) as listener:
+        server = _Server(
+            uvicorn.Config(
+                app,
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                lifespan="on",
+                timeout_graceful_shutdown=CONNECTIONS_GRACE_S,
+            )
+        )
+        _on_signals(lambda: _stop(app, server, stop))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        controlling = asyncio.create_task(Controller(world, instance).run(stop))
+        try:
+            await asyncio.wait(
+                [serving, controlling, asyncio.create_task(server.ready.wait())],
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+            if server.ready.is_set():
+                _announce(config, _url(config.bind, listener.getsockname()[1]))
+            await asyncio.wait([serving, controlling], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            _stop(app, server, stop)
+            ends = await asyncio.gather(serving, controlling, return_exceptions=True)
+            _forget_server(config.state_dir)
+    for end in ends:
+        if isinstance(end, BaseException):
+            raise end
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn inside our own loop: signals are ours, and it says when it is up."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.ready = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self.ready.set()
+
+
+def _stop(app: FastAPI, server: uvicorn.Server, stop: asyncio.Event) -> None:
+    app.state.stopping.set()
+    server.should_exit = True
+    stop.set()
+
+
+def _on_signals(act: Callable[[], None]) -> None:
+    """The first signal stops in order, the second one at once."""
+    seen: list[int] = []
+
+    def hear(number: int) -> None:
+        if seen:
+            os._exit(128 + number)
+        seen.append(number)
+        log.info("stopping", signal=signal.Signals(number).name)
+        act()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, hear, number)
+
+
+@contextlib.contextmanager
+def _listening(config: Config) -> Iterator[socket.socket]:
+    host = config.bind.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, config.port))
+        except OSError as error:
+            text = f"cannot listen on {config.bind} port {config.port}: {error.strerror}; choose another with --port"
+            raise StandbyError(text) from None
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+        yield listener
+
+
+def _url(bind: str, port: int) -> str:
+    host = bind.strip("[]")
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 (a name to reach it by, not to bind)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(config: Config, url: str) -> None:
+    """Tell clients (server.json) and the person where the server is."""
+    _write_private(config.state_dir / SERVER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
+    key_file = config.state_dir / KEY_FILE
+    say(f"Standby is at {url} ({config.database_shown})")
+    if not config.auth:
+        say(f"page: {url}/ (no key needed from this machine)")
+    elif key_file.exists():
+        # The key goes to a person's terminal only: what is not one may be a log that others read.
+        key = key_file.read_text().strip() if sys.stderr.isatty() else f"(the key in {key_file})"
+        say(f"page: {url}/#key={key}")
+        say(f"the admin key is in {key_file}")
+
+
+def _forget_server(state_dir: Path) -> None:
+    path = state_dir / SERVER_FILE
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        about: dict[str, Any] = json.loads(path.read_text())
+        if about["pid"] == os.getpid():
+            path.unlink()
+
+
+def _make_private(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise StandbyError(f"the state directory {directory} cannot be made: {error.strerror}") from None
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Whole or not at all, for nobody else's eyes."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(file, "w") as out:
+        out.write(text + "\n")
+    draft.replace(path)

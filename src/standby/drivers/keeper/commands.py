@@ -1,0 +1,153 @@
+"""What a server may ask of the keeper, and what is refused."""
+
+import os
+import re
+import resource
+import secrets
+from collections.abc import Callable
+
+from standby.drivers.keeper import kernel, tree
+from standby.drivers.keeper.journal import HORIZON_S, Journal, Record, Run
+from standby.drivers.keeper.spawn import CannotStart, spawn, start_of
+from standby.drivers.keeper.tree import Tree
+
+_RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
+_FDS_KEPT_FREE = 64
+
+
+class Refusal(Exception):
+    """Understood and not done; it will have no effect."""
+
+
+class Commands:
+    """Each verb once, as one step: the keeper does nothing else meanwhile, so a later look shows its whole effect."""
+
+    def __init__(self, directory: str, journal: Journal, tree_: Tree, watch: Callable[[Run], None]) -> None:
+        self._directory = directory
+        self._home_fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+        self._journal = journal
+        self._tree = tree_
+        self._watch = watch
+        self._cgroups: str | None = None
+        self._cgroups_tried = False
+        self.live = 0
+        self._live_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FDS_KEPT_FREE
+
+    def start(self, ask: Record) -> Record:
+        """Spawn the run unless its id was ever seen; then tell what became of the first."""
+        state = self._journal.state
+        run_id: str = ask["run_id"]
+        self._fence(ask["epoch"])
+        run = state.runs.get(run_id)
+        if run is None:
+            self._admit(run_id, ask)
+            run = self._begin(run_id, ask)
+        return self.describe(run)
+
+    def stop(self, ask: Record) -> Record:
+        """Signal the whole tree of the run; absence is success."""
+        self._fence(ask["epoch"])
+        if ask["epoch"] > self._journal.state.epoch:
+            self._journal.write({"k": "epoch", "e": ask["epoch"]})
+        run = self._journal.state.runs.get(ask["run_id"])
+        if run is None or run.gone:
+            return {}
+        members = self._tree.members(run)
+        if ask["force"]:
+            run.forced = True
+            tree.end(run, members)
+        else:
+            tree.ask(run, members)
+        return {}
+
+    def list(self, ask: Record) -> Record:
+        """The state of the named runs; an id that is missing in the answer was never seen."""
+        state = self._journal.state
+        return {
+            "runs": [self.describe(state.runs[run_id]) for run_id in ask["run_ids"] if run_id in state.runs],
+            "forgotten": [run_id for run_id in ask["run_ids"] if run_id in state.forgotten],
+        }
+
+    def all(self, ask: Record) -> Record:
+        """Ids of all runs that are kept."""
+        return {"run_ids": list(self._journal.state.runs)}
+
+    def forget(self, ask: Record) -> Record:
+        """Drop ended runs; their directories go to `trash`, because removing them could take long. Live ones stay."""
+        runs = self._journal.state.runs
+        known = [runs[run_id] for run_id in ask["run_ids"] if run_id in runs]
+        over = [run for run in known if run.gone]
+        if over:
+            self._journal.write({"k": "forget", "r": [run.id for run in over], "t": kernel.boottime()})
+            for run in over:
+                discard(run.id)
+        return {"live": [run.id for run in known if not run.gone]}
+
+    def describe(self, run: Run) -> Record:
+        """One run in the words of the protocol."""
+        handle = f"{run.pid}:{run.start}:{self._journal.boot}" if run.pid else None
+        return {"run_id": run.id, "over": run.gone, "handle": handle, "exit": run.exit if run.gone else None}
+
+    def _fence(self, epoch: int) -> None:
+        highest = self._journal.state.epoch
+        if epoch < highest:
+            raise Refusal(f"epoch {epoch} is not the newest leader's ({highest})")
+
+    def _admit(self, run_id: str, ask: Record) -> None:
+        now = kernel.boottime()
+        if _RUN_ID.fullmatch(run_id) is None:
+            raise Refusal(f"{run_id!r} cannot be a run's id")
+        if run_id in self._journal.state.forgotten:
+            raise Refusal(f"run {run_id} is over and was forgotten")
+        if now > ask["until"]:
+            raise Refusal(f"the start came {now - ask['until']:.3f} s too late")
+        if ask["until"] > now + HORIZON_S + 1:
+            raise Refusal(f"a start may be valid for {HORIZON_S:.0f} s at most")
+        disk = os.statvfs(".")
+        free_mb = disk.f_bavail * disk.f_frsize >> 20
+        if free_mb < ask["disk_reserve_mb"]:
+            raise Refusal(f"only {free_mb} MB of disk are free, {ask['disk_reserve_mb']} MB are reserved: try later")
+        if self.live >= self._live_max:
+            raise Refusal(f"{self.live} runs are alive, more would need more open files: try later")
+
+    def _begin(self, run_id: str, ask: Record) -> Run:
+        cgroup = self._cgroup_of(run_id) if ask["cgroups"] else None
+        nonce = secrets.token_hex(16)
+        try:  # the intent is in the journal before anything is spawned, so that it is never spawned twice
+            self._journal.write({"k": "run", "r": run_id, "n": nonce, "e": ask["epoch"], "cg": cgroup})
+        except OSError as error:
+            raise Refusal(f"the keeper's journal cannot be written: {error.strerror}") from error
+        run = self._journal.state.runs[run_id]
+        try:
+            run.pid = spawn(self._directory, self._home_fd, run, ask)
+        except CannotStart as error:
+            self._journal.write({"k": "gone", "r": run_id, "x": {"start_error": str(error)}})
+            return run
+        if cgroup is not None and not kernel.cgroup_add(cgroup, run.pid):
+            run.cgroup = None
+        run.start, run.ours, run.sure = start_of(run.pid), True, True
+        run.fd = os.pidfd_open(run.pid)
+        self._watch(run)
+        self._note_up(run)
+        return run
+
+    def _note_up(self, run: Run) -> None:
+        try:
+            self._journal.write({"k": "up", "r": run.id, "pid": run.pid, "st": run.start})
+        except OSError:  # it runs all the same, and a next keeper finds it by its marks
+            return
+
+    def _cgroup_of(self, run_id: str) -> str | None:
+        if not self._cgroups_tried:
+            self._cgroups_tried = True
+            self._cgroups = kernel.make_cgroup_home(f"standby-{self._journal.state.id}")
+        return None if self._cgroups is None else f"{self._cgroups}/{run_id}"
+
+
+def discard(run_id: str) -> None:
+    """Move what is kept of a run out of the way; a server removes it."""
+    try:
+        os.makedirs("trash", 0o700, exist_ok=True)
+        os.rename(f"runs/{run_id}", f"trash/{run_id}.{secrets.token_hex(4)}")
+    except OSError:
+        return

@@ -1,0 +1,272 @@
+"""The keeper's life: one loop over sockets and pidfds, single-threaded, so that each step is whole."""
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import sys
+import time
+
+from standby.drivers.keeper import kernel, tree
+from standby.drivers.keeper.commands import Commands, Refusal
+from standby.drivers.keeper.journal import Journal, Record, Run
+from standby.drivers.keeper.recover import recover
+from standby.drivers.keeper.tree import Tree
+from standby.drivers.keeper.wire import VERSION, Hangup, Peer, listen
+
+TAKEN = 3
+"""Exit code: another keeper holds the lock of this directory."""
+_TICK_S = 0.02
+_LOG_MAX = 1 << 20
+
+
+class Keeper:
+    """Serves one directory for as long as it lives."""
+
+    def __init__(self, directory: str, journal: Journal) -> None:
+        self._journal = journal
+        self._tree = Tree(directory, journal.state.runs)
+        self._commands = Commands(directory, journal, self._tree, self._watch)
+        self._epoll = select.epoll()
+        self._held: dict[int, Run] = {}
+        """Pidfd -> run whose main process is alive."""
+        self._ending: dict[str, Run] = {}
+        """Runs whose main process has ended and whose tree may not be gone."""
+        self._peers: dict[int, Peer] = {}
+        self._child_ended = False
+        self._changed = False
+        self._server: socket.socket | None = None
+        self._wake_fd, wake_in = os.pipe()
+        for fd in (self._wake_fd, wake_in):
+            os.set_blocking(fd, False)
+        self._epoll.register(self._wake_fd, select.EPOLLIN)
+        signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+
+    def open(self) -> None:
+        """Settle what earlier keepers left, then listen."""
+        kernel.become_subreaper()
+        for run in recover(self._journal, self._tree):
+            if run.exit is None:
+                self._watch(run)
+            else:
+                self._ending[run.id] = run
+        self._server = listen()
+        self._epoll.register(self._server, select.EPOLLIN)
+
+    def turn(self) -> None:
+        """Wait for something and deal with it."""
+        for fd, mask in self._epoll.poll(self._patience()):
+            if fd in self._held:
+                self._take_end(fd)
+            elif fd in self._peers:
+                self._serve(self._peers[fd], mask)
+            elif fd == self._wake_fd:
+                os.read(fd, 4096)
+                self._child_ended = True
+            else:
+                self._accept()
+        if self._child_ended or self._unsettled():
+            self._settle()
+        if self._changed:
+            self._push()
+        self._journal.tidy()
+
+    def _patience(self) -> float | None:
+        return _TICK_S if self._unsettled() else None
+
+    def _unsettled(self) -> bool:
+        return bool(self._ending) or any(run.forced for run in self._held.values())
+
+    # ends
+
+    def _watch(self, run: Run) -> None:
+        self._held[run.fd] = run
+        self._commands.live += 1
+        self._epoll.register(run.fd, select.EPOLLIN)
+        self._changed = True
+
+    def _take_end(self, fd: int) -> None:
+        run = self._held.pop(fd)
+        self._epoll.unregister(fd)
+        self._ending[run.id] = run
+
+    def _settle(self) -> None:
+        self._child_ended = False
+        for run in self._held.values():
+            if run.forced:
+                tree.end(run, self._tree.members(run))
+        ended = [run for run in self._ending.values() if self._note_end(run)]
+        leaders = {run.pid for run in (*self._held.values(), *self._ending.values()) if run.ours}
+        self._tree.take_orphans(leaders)  # after the ends were noted: what they leave behind is ours by then
+        for run in ended:
+            if not self._end_remains(run) and self._close(run):
+                del self._ending[run.id]
+                self._changed = True
+
+    def _note_end(self, run: Run) -> bool:
+        """How the main process ended is in the journal before it is reaped; false when that has to wait."""
+        if run.exit is not None:
+            return True
+        return self._try_write({"k": "end", "r": run.id, "x": _exit_of(run)})
+
+    def _end_remains(self, run: Run) -> bool:
+        """Kill what is left of the tree; true when there was something, so that it has to be looked at again."""
+        if run.usage or (run.ours and not self._tree.has_orphans(run) and not kernel.cgroup_pids(run.cgroup)):
+            return False
+        members = self._tree.members(run)
+        tree.end(run, members)
+        return bool(members) or self._tree.has_orphans(run)
+
+    def _close(self, run: Run) -> bool:
+        """Reap the main process and write down that the whole tree is gone; false when that has to wait."""
+        if run.ours:
+            _, _, used = os.wait4(run.pid, 0)
+            run.ours = False
+            run.usage = {"peak_memory_kb": used.ru_maxrss, "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000)}
+        if not self._try_write({"k": "gone", "r": run.id, "x": {**(run.exit or {}), **run.usage}}):
+            return False
+        if run.fd >= 0:
+            os.close(run.fd)
+            run.fd = -1
+            self._commands.live -= 1
+        kernel.cgroup_remove(run.cgroup)
+        return True
+
+    def _try_write(self, record: Record) -> bool:
+        try:
+            self._journal.write(record)
+        except OSError as error:
+            log(f"journal: {error}")
+            return False
+        return True
+
+    # peers
+
+    def _accept(self) -> None:
+        assert self._server is not None
+        try:
+            sock, _ = self._server.accept()
+        except OSError:
+            return
+        peer = Peer(sock)
+        self._peers[peer.fileno()] = peer
+        self._epoll.register(peer.fileno(), select.EPOLLIN)
+
+    def _serve(self, peer: Peer, mask: int) -> None:
+        try:
+            if mask & ~select.EPOLLOUT:
+                for ask in peer.receive():
+                    peer.send(self._answer(peer, ask))
+            self._flush(peer)
+        except (Hangup, KeyError, TypeError, AttributeError) as error:
+            if not isinstance(error, Hangup):
+                log(f"hung up on a peer that talks nonsense: {error!r}")
+            self._drop(peer)
+
+    def _answer(self, peer: Peer, ask: Record) -> Record:
+        verb = ask["do"]
+        number = ask["n"]
+        try:
+            if verb == "hello":
+                return {"n": number, "ok": self._hello(peer, ask)}
+            if not peer.greeted:
+                raise Refusal("say hello first")
+            match verb:
+                case "start" | "stop" | "list" | "all" | "forget":
+                    return {"n": number, "ok": getattr(self._commands, verb)(ask)}
+                case "watch":
+                    peer.watching = True
+                    return {"n": number, "ok": {}}
+                case _:
+                    raise Refusal(f"this keeper does not know {verb}")
+        except Refusal as refusal:
+            return {"n": number, "refused": str(refusal)}
+        except OSError as error:
+            return {"n": number, "failed": str(error)}
+
+    def _hello(self, peer: Peer, ask: Record) -> Record:
+        if ask["version"] != VERSION:
+            raise Refusal(f"this keeper speaks version {VERSION}, not {ask['version']}")
+        peer.greeted = True
+        return {"version": VERSION, "id": self._journal.state.id, "boot": self._journal.boot, "pid": os.getpid()}
+
+    def _push(self) -> None:
+        self._changed = False
+        for peer in list(self._peers.values()):
+            if peer.watching:
+                try:
+                    peer.send({"changed": True})
+                    self._flush(peer)
+                except Hangup:
+                    self._drop(peer)
+
+    def _flush(self, peer: Peer) -> None:
+        flushed = peer.flush()
+        if flushed is peer.blocked:
+            peer.blocked = not flushed
+            self._epoll.modify(peer.fileno(), select.EPOLLIN if flushed else select.EPOLLIN | select.EPOLLOUT)
+
+    def _drop(self, peer: Peer) -> None:
+        self._epoll.unregister(peer.fileno())
+        del self._peers[peer.fileno()]
+        peer.close()
+
+
+def _exit_of(run: Run) -> Record:
+    """How the main process ended, as far as anybody can say."""
+    if run.ours:
+        result = os.waitid(os.P_PIDFD, run.fd, os.WEXITED | os.WNOWAIT)
+        assert result is not None
+        return {"code" if result.si_code == os.CLD_EXITED else "signal": result.si_status}
+    return read_status(kernel.status_of_ended(run.fd, run.pid, run.start))
+
+
+def read_status(status: int | None) -> Record:
+    """A wait status in our words; null means that it is lost."""
+    if status is None:
+        return {"lost": True}
+    return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
+
+
+def log(text: str) -> None:
+    print(time.strftime("%Y-%m-%dT%H:%M:%S"), text, file=sys.stderr, flush=True)
+
+
+def main(argv: list[str]) -> int:
+    """Become the keeper of a directory: answers its starter when it listens, and lives on in a session of its own."""
+    directory, boot_path = argv
+    os.chdir(directory)
+    lock = os.open("keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return TAKEN
+    told, tell = os.pipe()
+    if os.fork() != 0:
+        os.close(tell)
+        return 0 if os.read(told, 1) else 1
+    os.close(told)
+    os.ftruncate(lock, 0)
+    os.write(lock, f"{os.getpid()}\n".encode())
+    _detach()
+    keeper = Keeper(os.getcwd(), Journal(kernel.read_bytes(boot_path).decode().strip()))
+    keeper.open()
+    log(f"keeper {os.getpid()} serves")
+    os.write(tell, b"1")
+    os.close(tell)
+    while True:
+        keeper.turn()
+
+
+def _detach() -> None:
+    os.setsid()
+    os.umask(0o022)
+    log_fd = os.open("keeper.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    if os.fstat(log_fd).st_size > _LOG_MAX:
+        os.ftruncate(log_fd, 0)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for fd, onto in ((null, 0), (log_fd, 1), (log_fd, 2)):
+        os.dup2(fd, onto)
+    os.makedirs("runs", 0o700, exist_ok=True)

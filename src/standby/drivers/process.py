@@ -1,0 +1,213 @@
+"""Runs as processes of this machine, held by a keeper that outlives the server."""
+
+import asyncio
+import os
+import shutil
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from standby.core.model import Slot
+from standby.drivers.contract import CommandRefused, LogPiece, OpenRun, Seen, Sighting, Start
+from standby.drivers.keeper.journal import HORIZON_S
+from standby.drivers.keeper.kernel import boottime
+from standby.drivers.keeper_link import KeeperLink, RunState
+from standby.drivers.tail import tail
+
+ENV_ALLOWED: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
+"""What a run gets of the server's environment unless configured otherwise; never its secrets."""
+BOOT_ID_PATH: Final = "/proc/sys/kernel/random/boot_id"
+
+
+class _Listing(Struct, frozen=True):
+    runs: list[RunState]
+    forgotten: list[str]
+
+
+class _RunIds(Struct, frozen=True):
+    run_ids: list[str]
+
+
+class _Forgotten(Struct, frozen=True):
+    live: list[str]
+
+
+_read_state: Final = msgspec.json.Decoder(RunState).decode
+_read_listing: Final = msgspec.json.Decoder(_Listing).decode
+_read_run_ids: Final = msgspec.json.Decoder(_RunIds).decode
+_read_forgotten: Final = msgspec.json.Decoder(_Forgotten).decode
+
+
+class ProcessDriver:
+    """Driver, Logs and Watch for the processes of one directory's keeper."""
+
+    lag_ms = 0  # the keeper does one thing after the other: a look after a start shows it
+    seats = True
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        now: Callable[[], int],
+        env_allow: Sequence[str] = ENV_ALLOWED,
+        cgroups: str = "auto",
+        disk_reserve_mb: int = 1024,
+        timeout_s: float = 10.0,
+        launch_gap_s: float = 1.0,
+        boot_id_path: str = BOOT_ID_PATH,
+    ) -> None:
+        """`cgroups` is "auto" (one for each run where that is possible) or "off". A keeper that dies is started again,
+        but not more often than each `launch_gap_s`."""
+        if cgroups not in ("auto", "off"):
+            raise ValueError(f'cgroups must be "auto" or "off", not {cgroups!r}')
+        self._directory = directory.absolute()
+        self._now = now
+        self._env = {name: os.environ[name] for name in env_allow if name in os.environ}
+        self._common = {"cgroups": cgroups == "auto", "disk_reserve_mb": disk_reserve_mb}
+        self._link = KeeperLink(self._directory, self._env, boot_id_path, timeout_s, launch_gap_s)
+
+    async def open(self) -> None:
+        """Connect to the keeper, and start it when none holds the directory."""
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._link.ready()
+        await asyncio.to_thread(self._empty_trash)
+
+    async def close(self) -> None:
+        """Hang up; the keeper and its runs live on."""
+        self._link.close()
+
+    async def identity(self) -> str:
+        """The keeper's id: made with its journal and lost with it."""
+        wire = await self._link.ready()
+        await wire.greet()
+        return wire.hello.id
+
+    async def keeper_pid(self) -> int:
+        """The process id of the keeper, for an operator and for tests."""
+        return (await self._link.ready()).hello.pid
+
+    async def create(self, slot: Slot) -> str:
+        """A seat is nothing but the keeper's word that it will not start a run twice."""
+        return await self.identity()
+
+    async def start(self, slot: Slot, start: Start) -> Sighting:
+        """Spawn the run once; the same run id again tells what became of the first."""
+        asked_at = self._now()
+        until = boottime() + min(start.valid_for_ms / 1000, HORIZON_S)
+        wire = await self._link.ready()
+        incarnation = start.order.incarnation or slot.incarnation
+        if incarnation != wire.hello.id:
+            raise CommandRefused(f"seat {slot.name} belongs to keeper {incarnation}, this is {wire.hello.id}")
+        answer = await wire.ask("start", {**self._order(start), **self._common, "until": until})
+        return _sighting(_read_state(answer), wire.hello.id, asked_at)
+
+    async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
+        """SIGTERM, or SIGKILL until nothing is left, to the run's whole tree."""
+        wire = await self._link.ready()
+        if incarnation == wire.hello.id:
+            await wire.ask("stop", {"run_id": run_id, "force": force, "epoch": epoch})
+
+    async def remove(self, slot: Slot) -> None:
+        """A seat leaves nothing behind."""
+
+    async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        """One sighting for each run: FRESH if this keeper never saw it, ABSENT if it belongs to another keeper."""
+        asked_at = self._now()
+        wire = await self._link.ready()
+        answer = await wire.ask("list", {"run_ids": [run.run_id for run in runs]})
+        listing = _read_listing(answer)
+        known = {state.run_id: state for state in listing.runs}
+        forgotten = set(listing.forgotten)
+        return [self._judge(run, known.get(run.run_id), forgotten, wire.hello.id, asked_at) for run in runs]
+
+    async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
+        """New whole lines of each run's output files."""
+        wire = await self._link.ready()
+        listing = _read_listing(await wire.ask("list", {"run_ids": list(cursors)}))  # before the files are read
+        over = {state.run_id: state.over for state in listing.runs}
+        return await asyncio.to_thread(self._tail_all, cursors, over)
+
+    async def unstored(self) -> Sequence[str]:
+        """All runs that the keeper has not been told to forget."""
+        wire = await self._link.ready()
+        return _read_run_ids(await wire.ask("all", {})).run_ids
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        """Drop ended runs and their directories; raises CommandRefused, naming them, if some are alive."""
+        wire = await self._link.ready()
+        live = _read_forgotten(await wire.ask("forget", {"run_ids": list(run_ids)})).live
+        await asyncio.to_thread(self._empty_trash)
+        if live:
+            raise CommandRefused(f"still alive: {', '.join(live)}")
+
+    def changes(self) -> AsyncGenerator[None, None]:
+        """Yields when a run began or ended, or the keeper was lost: since this call, not since the first wait."""
+        return self._changes(self._link.listen())
+
+    async def _changes(self, event: asyncio.Event) -> AsyncGenerator[None, None]:
+        try:
+            while True:
+                await event.wait()
+                event.clear()
+                yield
+        finally:
+            self._link.unlisten(event)
+
+    def _order(self, start: Start) -> Mapping[str, object]:
+        order, spec = start.order, start.spec
+        env = {
+            **self._env,
+            **start.env,
+            "STANDBY_RUN_ID": start.run_id,
+            "STANDBY_ORDER_ID": order.id,
+            "STANDBY_PROJECT": order.project,
+            "STANDBY_POOL": order.pool,
+            "STANDBY_ATTEMPT": str(order.attempt),
+        }
+        return {
+            "run_id": start.run_id,
+            "epoch": start.epoch,
+            "argv": spec.command,
+            "script": spec.script,
+            "payload": spec.payload,
+            "env": env,
+        }
+
+    def _judge(
+        self, run: OpenRun, state: RunState | None, forgotten: set[str], identity: str, asked_at: int
+    ) -> Sighting:
+        if run.incarnation == identity and state is not None:
+            return _sighting(state, identity, asked_at)
+        fresh = run.incarnation == identity and run.run_id not in forgotten
+        seen = Seen.FRESH if fresh else Seen.ABSENT
+        return Sighting(run_id=run.run_id, incarnation=run.incarnation, seen=seen, asked_at=asked_at)
+
+    def _tail_all(self, cursors: Mapping[str, str], over: Mapping[str, bool]) -> list[LogPiece]:
+        now = self._now()
+        runs = self._directory / "runs"
+        return [
+            tail(runs / run_id, run_id, cursor, over=over[run_id], now=now)
+            if run_id in over
+            else LogPiece(run_id=run_id, lines=(), cursor=cursor, closed=True)
+            for run_id, cursor in cursors.items()
+        ]
+
+    def _empty_trash(self) -> None:
+        trash = self._directory / "trash"
+        if trash.is_dir():
+            for folder in os.scandir(trash):
+                shutil.rmtree(folder.path, ignore_errors=True)
+
+
+def _sighting(state: RunState, identity: str, asked_at: int) -> Sighting:
+    return Sighting(
+        run_id=state.run_id,
+        incarnation=identity,
+        seen=Seen.STOPPED if state.over else Seen.READY,
+        asked_at=asked_at,
+        handle=state.handle,
+        exit=state.exit,
+    )

@@ -1,0 +1,324 @@
+"""A platform that does what an order's payload says: for tests, simulation and trying Standby out.
+
+    {"script": {"start_ms": 50, "run_ms": 100, "exit": 0, "log": ["hello"]}}
+
+It has no timers: what a copy is doing is computed from the passed clock at each look.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final
+
+import msgspec
+from msgspec import Meta, Struct
+
+from standby.core.errors import Refused, Unreachable
+from standby.core.model import Slot
+from standby.drivers.contract import CommandRefused, Exit, LogLine, LogPiece, OpenRun, Seen, Sighting, Start
+
+Ms = Annotated[int, Meta(ge=0)]
+_LINES_A_CALL: Final = 1000
+
+
+class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What shall happen. Lengths are counted from the command, or from ready where that is said."""
+
+    create_ms: Ms = 0
+    start_ms: Ms = 0
+    """It is ready after create_ms + start_ms."""
+    start_error: str | None = None
+    """It never gets ready and ends then with this error."""
+    run_ms: Ms | None = 0
+    """From ready to its end; null: until it is stopped."""
+    exit: Annotated[int, Meta(ge=0, le=255)] = 0
+    signal: Annotated[int, Meta(ge=1, le=64)] | None = None
+    oom: bool = False
+    vanish_after_ms: Ms | None = None
+    """From then on nothing of it is there, and nobody knows how it ended."""
+    unreachable_ms: Ms = 0
+    """For so long nothing can be asked of the whole platform; the start takes effect, its answer is lost."""
+    report_late_ms: Ms = 0
+    """A look shows it as it was so long ago; honest as long as the driver's lag is not smaller."""
+    lie: Seen | None = None
+    """What a look says as long as it is alive."""
+    ignore_stop: bool = False
+    """Only force ends it."""
+    stop_ms: Ms = 0
+    """From the asking to its end."""
+    log: tuple[str, ...] = ()
+    """Its output, all of it when it is ready."""
+
+
+def parse(payload: str) -> Script:
+    """The script in a payload, or the default one if there is none; raises Refused with the place of the mistake."""
+    try:
+        value = msgspec.json.decode(payload)
+        script = value.get("script", {}) if isinstance(value, dict) else {}
+        return msgspec.convert(script, Script)
+    except msgspec.ValidationError as error:
+        raise Refused(f"payload.script: {error}") from error
+    except msgspec.DecodeError as error:
+        raise Refused(f"the payload is not JSON: {error}") from error
+
+
+class Copy(Struct, kw_only=True):
+    """One run on the platform."""
+
+    run_id: str
+    order_id: str
+    incarnation: str
+    script: Script
+    commanded_at: int
+    asked_at: int | None = None
+    forced_at: int | None = None
+    removed_at: int | None = None
+
+    @property
+    def ready_at(self) -> int:
+        return self.commanded_at + self.script.create_ms + self.script.start_ms
+
+    def look(self, at: int) -> tuple[Seen, Exit | None]:
+        """What is really the case at that time."""
+        if at < self.commanded_at:
+            return Seen.FRESH, None
+        over_at, exit_ = min(self._ends(), key=lambda end: end[0], default=(None, None))
+        if over_at is not None and over_at <= at:
+            return (Seen.ABSENT, None) if exit_ is None else (Seen.STOPPED, exit_)
+        return (Seen.STARTING if at < self.ready_at else Seen.READY), None
+
+    def alive(self, at: int) -> bool:
+        return self.look(at)[0] in (Seen.STARTING, Seen.READY)
+
+    def began(self, at: int) -> bool:
+        """Whether it was ever ready."""
+        return (
+            at >= self.ready_at
+            and self.script.start_error is None
+            and all(end >= self.ready_at for end, _ in self._ends())
+        )
+
+    def _ends(self) -> list[tuple[int, Exit | None]]:
+        """Everything that ends it, with how; the earliest counts. No exit means that nothing of it is left."""
+        script = self.script
+        ends: list[tuple[int, Exit | None]] = []
+        if self.removed_at is not None:
+            ends.append((self.removed_at, None))
+        if script.vanish_after_ms is not None:
+            ends.append((self.commanded_at + script.vanish_after_ms, None))
+        if script.start_error is not None:
+            ends.append((self.ready_at, Exit(start_error=script.start_error)))
+        elif script.run_ms is not None:
+            ends.append((self.ready_at + script.run_ms, _natural(script)))
+        if self.forced_at is not None:
+            ends.append((self.forced_at, Exit(signal=9)))
+        if self.asked_at is not None and not script.ignore_stop:
+            ends.append((self.asked_at + script.stop_ms, Exit(signal=15)))
+        return ends
+
+
+def _natural(script: Script) -> Exit:
+    if script.oom:
+        return Exit(signal=9, oom=True)
+    return Exit(signal=script.signal) if script.signal is not None else Exit(code=script.exit)
+
+
+class ScriptedPlatform:
+    """The pretended outside world: outlives drivers, as a real one outlives servers, and fences as a keeper does."""
+
+    def __init__(self, identity: str, *, seats: bool = True) -> None:
+        self.identity = identity
+        self.seats = seats
+        self.copies: dict[str, Copy] = {}
+        self.forgotten: set[str] = set()
+        self.most_copies: dict[str, int] = {}
+        """Order id -> the most copies of it that were ever alive at once."""
+        self.epoch = 0
+        self.unreachable_until = 0
+        self._places: dict[str, str] = {}
+        self._used_by: dict[str, str] = {}
+        self._made = 0
+
+    def check_reachable(self, now: int) -> None:
+        """Raises Unreachable while it cannot be asked."""
+        if now < self.unreachable_until:
+            raise Unreachable(f"the scripted platform cannot be asked for {self.unreachable_until - now} ms")
+
+    def create(self, name: str) -> str:
+        """Make the place unless it is there."""
+        if self.seats:
+            return self.identity
+        if name not in self._places:
+            self._made += 1
+            self._places[name] = f"{self.identity}:{name}:{self._made}"
+        return self._places[name]
+
+    def remove(self, name: str, incarnation: str | None, now: int) -> None:
+        """Take exactly this place away, and what runs in it."""
+        if self._places.get(name) != incarnation or incarnation is None:
+            return
+        del self._places[name]
+        copy = self.copies.get(self._used_by.get(incarnation, ""))
+        if copy is not None and copy.removed_at is None:
+            copy.removed_at = now
+
+    def start(self, start: Start, incarnation: str | None, until: int, now: int) -> Copy:
+        """Begin the run once; whoever delivers a command late is refused."""
+        self._fence(start.epoch)
+        copy = self.copies.get(start.run_id)
+        if copy is not None:
+            return copy
+        if start.run_id in self.forgotten:
+            raise CommandRefused(f"run {start.run_id} is over and was forgotten")
+        if now > until:
+            raise CommandRefused(f"the start came {now - until} ms too late")
+        if incarnation is None or not self.has(incarnation):
+            raise CommandRefused(f"there is no place {incarnation}")
+        if not self.seats and incarnation in self._used_by:
+            raise CommandRefused(f"{incarnation} was used before")
+        return self._begin(start, incarnation, now)
+
+    def stop(self, run_id: str, *, force: bool, epoch: int, now: int) -> None:
+        """Ask the run to end, or end it; absence is success."""
+        self._fence(epoch)
+        copy = self.copies.get(run_id)
+        if copy is None:
+            return
+        if force:
+            copy.forced_at = now if copy.forced_at is None else copy.forced_at
+        else:
+            copy.asked_at = now if copy.asked_at is None else copy.asked_at
+
+    def has(self, incarnation: str) -> bool:
+        """Whether this place is there."""
+        return incarnation == self.identity if self.seats else incarnation in self._places.values()
+
+    def alive(self, now: int) -> list[Copy]:
+        """All copies that are really alive."""
+        return [copy for copy in self.copies.values() if copy.alive(now)]
+
+    def _fence(self, epoch: int) -> None:
+        if epoch < self.epoch:
+            raise CommandRefused(f"epoch {epoch} is not the newest leader's ({self.epoch})")
+        self.epoch = epoch
+
+    def _begin(self, start: Start, incarnation: str, now: int) -> Copy:
+        try:
+            script = parse(start.spec.payload)
+        except Refused as mistake:
+            script = Script(start_error=str(mistake))
+        order_id = start.order.id
+        copy = Copy(run_id=start.run_id, order_id=order_id, incarnation=incarnation, script=script, commanded_at=now)
+        self.copies[start.run_id] = copy
+        self._used_by[incarnation] = start.run_id
+        self.unreachable_until = max(self.unreachable_until, now + script.unreachable_ms)
+        copies = sum(1 for other in self.copies.values() if other.order_id == order_id and other.alive(now))
+        self.most_copies[order_id] = max(copies, self.most_copies.get(order_id, 0))
+        return copy
+
+
+class ScriptedDriver:
+    """Driver and Logs for a scripted platform."""
+
+    def __init__(self, platform: ScriptedPlatform, *, now: Callable[[], int], lag_ms: int = 0) -> None:
+        self.platform = platform
+        self.lag_ms = lag_ms
+        self.seats = platform.seats
+        self._now = now
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def close(self) -> None:
+        """The platform stays as it is."""
+
+    async def identity(self) -> str:
+        """The platform's name."""
+        self.platform.check_reachable(self._now())
+        return self.platform.identity
+
+    async def create(self, slot: Slot) -> str:
+        """Make the place, or nothing where places are seats."""
+        self.platform.check_reachable(self._now())
+        return self.platform.create(slot.name)
+
+    async def start(self, slot: Slot, start: Start) -> Sighting:
+        """Begin what the payload says."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        incarnation = start.order.incarnation or slot.incarnation
+        copy = self.platform.start(start, incarnation, now + start.valid_for_ms, now)
+        self.platform.check_reachable(now)
+        return self._sighting(copy, now)
+
+    async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
+        """Ask or force; a run of another incarnation is left alone."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        copy = self.platform.copies.get(run_id)
+        if copy is None or copy.incarnation == incarnation:
+            self.platform.stop(run_id, force=force, epoch=epoch, now=now)
+
+    async def remove(self, slot: Slot) -> None:
+        """Take the place away; a seat is nothing."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        self.platform.remove(slot.name, slot.incarnation, now)
+
+    async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        """One sighting for each run, as late or untrue as its script says."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        return [self._observe(run, now) for run in runs]
+
+    async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
+        """The script's lines from the cursor (a number of lines) on, once it is ready."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        return [self._log(run_id, cursor, now) for run_id, cursor in cursors.items()]
+
+    async def unstored(self) -> Sequence[str]:
+        """All copies that were not forgotten."""
+        self.platform.check_reachable(self._now())
+        return list(self.platform.copies)
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        """Drop ended copies; raises CommandRefused, naming them, if some are alive."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        copies = self.platform.copies
+        live = [run_id for run_id in run_ids if run_id in copies and copies[run_id].alive(now)]
+        for run_id in run_ids:
+            if run_id in copies and run_id not in live:
+                del copies[run_id]
+                self.platform.forgotten.add(run_id)
+        if live:
+            raise CommandRefused(f"still alive: {', '.join(live)}")
+
+    def _observe(self, run: OpenRun, now: int) -> Sighting:
+        copy = self.platform.copies.get(run.run_id)
+        if copy is not None and copy.incarnation == run.incarnation:
+            return self._sighting(copy, now)
+        fresh = self.platform.has(run.incarnation) and run.run_id not in self.platform.forgotten
+        seen = Seen.FRESH if fresh else Seen.ABSENT
+        return Sighting(run_id=run.run_id, incarnation=run.incarnation, seen=seen, asked_at=now)
+
+    def _sighting(self, copy: Copy, now: int) -> Sighting:
+        seen, exit_ = copy.look(now - copy.script.report_late_ms)
+        if copy.script.lie is not None and copy.alive(now):
+            seen, exit_ = copy.script.lie, Exit(lost=True) if copy.script.lie is Seen.STOPPED else None
+        handle = None if seen in (Seen.FRESH, Seen.ABSENT) else f"scripted:{copy.run_id}"
+        return Sighting(
+            run_id=copy.run_id, incarnation=copy.incarnation, seen=seen, asked_at=now, handle=handle, exit=exit_
+        )
+
+    def _log(self, run_id: str, cursor: str, now: int) -> LogPiece:
+        copy = self.platform.copies.get(run_id)
+        if copy is None:
+            return LogPiece(run_id=run_id, lines=(), cursor=cursor, closed=True)
+        first = int(cursor or 0)
+        began = copy.began(now)
+        texts = copy.script.log[first : first + _LINES_A_CALL] if began else ()
+        lines = [LogLine(at=copy.ready_at, stream="stdout", text=text) for text in texts]
+        rest = len(copy.script.log) - first - len(lines) if began else 0
+        return LogPiece(
+            run_id=run_id, lines=lines, cursor=str(first + len(lines)), closed=rest == 0 and not copy.alive(now)
+        )

@@ -1,0 +1,141 @@
+"""Numbers for Prometheus. Labels are pools, states and outcomes, never ids.
+
+Totals and durations are counted from the event feed since this server started, over the whole installation: with
+several servers on one database each reports all of it, so take one of them, not their sum.
+"""
+
+import asyncio
+from collections import Counter as Count
+from collections import OrderedDict
+from typing import Final
+
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from standby.core.model import Event, EventKind, slot_word
+from standby.store.contract import Store, StoreDown
+from standby.world import World
+
+BATCH: Final = 1_000
+REMEMBERED: Final = 100_000
+"""Unfinished orders whose times are kept; beyond that the oldest are not measured."""
+_WAIT_BUCKETS: Final = (0.01, 0.05, 0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600)
+_RUN_BUCKETS: Final = (0.1, 0.5, 1, 5, 15, 60, 300, 900, 3_600, 14_400)
+_ENDS: Final = frozenset({EventKind.ORDER_COMPLETED, EventKind.ORDER_FAILED, EventKind.ORDER_CANCELLED})
+_QUEUED: Final = frozenset({EventKind.ORDER_SUBMITTED, EventKind.ORDER_QUEUED})
+
+log = structlog.get_logger()
+
+
+class _Seen(Struct, frozen=True):
+    """What the feed said of one unfinished order."""
+
+    pool: str
+    queued_at: int | None = None
+    ready_at: int | None = None
+
+
+class Metrics:
+    """One registry of its own, fed by the events and by a reading of the store when it is asked."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        to = self.registry
+        self.submitted = Counter("standby_orders_submitted", "Orders taken in.", ["pool"], registry=to)
+        self.ended = Counter("standby_orders_ended", "Orders that ended.", ["pool", "outcome"], registry=to)
+        self.retried = Counter("standby_runs_retried", "Runs that are followed by another one.", ["pool"], registry=to)
+        self.queue_wait = Histogram(
+            "standby_queue_wait_seconds", "From ready to claimed.", ["pool"], buckets=_WAIT_BUCKETS, registry=to
+        )
+        self.run_time = Histogram(
+            "standby_run_duration_seconds", "From at work to over.", ["pool"], buckets=_RUN_BUCKETS, registry=to
+        )
+        self.orders = Gauge("standby_orders_unfinished", "Unfinished orders.", ["pool", "state"], registry=to)
+        self.slots = Gauge("standby_slots", "Slots by state.", ["pool", "state"], registry=to)
+        self.leases = Gauge("standby_host_led", "1 when some server leads the host.", ["host"], registry=to)
+        self.epochs = Gauge("standby_host_epoch", "How often leadership of the host was taken.", ["host"], registry=to)
+        self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+
+    async def text(self, world: World) -> bytes:
+        """Everything in the text format of Prometheus."""
+        store = world.store
+        self.orders.clear()
+        for (pool, state), count in (await store.counts()).items():
+            self.orders.labels(pool, state.value).set(count)
+        holders = await store.holders()
+        words = Count((slot.pool, slot_word(slot, holders.get(slot.name))) for slot in await store.slots())
+        self.slots.clear()
+        for (pool, word), count in words.items():
+            self.slots.labels(pool, str(word)).set(count)
+        now = world.clock.now()
+        for lease in await store.leases():
+            self.leases.labels(lease.host).set(1 if lease.until > now else 0)
+            self.epochs.labels(lease.host).set(lease.epoch)
+        self.events.set(await store.last_seq())
+        return generate_latest(self.registry)
+
+    async def follow(self, world: World, stopping: asyncio.Event) -> None:
+        """Count events until the server stops; what cannot be read now is read later."""
+        after: int | None = None
+        while not stopping.is_set():
+            try:
+                after = await world.store.last_seq() if after is None else await self._catch_up(world.store, after)
+            except StoreDown:
+                log.warning("metrics_wait", why="the store does not answer")
+            try:
+                await asyncio.wait_for(stopping.wait(), world.config.poll_ms / 1000)
+            except TimeoutError:
+                continue
+
+    async def _catch_up(self, store: Store, after: int) -> int:
+        while events := await store.events(after, BATCH):
+            for event in events:
+                await self._count(store, event)
+            after = events[-1].seq
+        return after
+
+    async def _count(self, store: Store, event: Event) -> None:
+        if not event.kind.startswith("order."):
+            return
+        seen = await self._remember(store, event)
+        if seen is None:
+            return
+        if event.kind is EventKind.ORDER_SUBMITTED:
+            self.submitted.labels(seen.pool).inc()
+        if event.kind in _QUEUED:
+            # An order that waits for its time is not in the queue yet.
+            queued = event.kind is EventKind.ORDER_QUEUED or event.data.get("due_at") is None
+            seen = replace(seen, queued_at=event.at if queued else None)
+        elif event.kind is EventKind.ORDER_CLAIMED and seen.queued_at is not None:
+            self.queue_wait.labels(seen.pool).observe((event.at - seen.queued_at) / 1000)
+        elif event.kind is EventKind.ORDER_READY:
+            seen = replace(seen, ready_at=event.at)
+        elif event.kind in _ENDS or event.kind is EventKind.ORDER_RETRY_WAITING:
+            if seen.ready_at is not None:
+                self.run_time.labels(seen.pool).observe((event.at - seen.ready_at) / 1000)
+            seen = _Seen(seen.pool)
+        self._settle(event, seen)
+
+    def _settle(self, event: Event, seen: _Seen) -> None:
+        if event.kind in _ENDS:
+            self.ended.labels(seen.pool, event.to_state or "unknown").inc()
+            self._seen.pop(event.subject, None)
+            return
+        if event.kind is EventKind.ORDER_RETRY_WAITING:
+            self.retried.labels(seen.pool).inc()
+        self._seen[event.subject] = seen
+        if len(self._seen) > REMEMBERED:
+            self._seen.popitem(last=False)
+
+    async def _remember(self, store: Store, event: Event) -> _Seen | None:
+        """What is known of the event's order; one that was there before us is read once."""
+        found = self._seen.get(event.subject)
+        if found is None and event.kind is EventKind.ORDER_SUBMITTED and isinstance(event.data.get("pool"), str):
+            found = _Seen(event.data["pool"])
+        if found is None:
+            work = await store.order(event.subject)
+            found = None if work is None else _Seen(work.order.pool)
+        return found

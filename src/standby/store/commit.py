@@ -1,0 +1,190 @@
+"""Group commit: changes that arrive while a transaction is under way share the next one.
+
+A change is all its rows or none, and harms no other: the engine refuses it alone, a constraint error makes the batch be
+replayed one by one, and after an unknown outcome the changes are looked up by their ids before anything is said or
+repeated.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from standby.core.model import Change
+from standby.store.contract import Answer, StoreDown, Verdict
+from standby.store.entry import Entry, entry
+
+MOST_CHANGES = 500
+MOST_BYTES = 4_000_000
+
+Outcome = Verdict | Exception
+
+log = structlog.get_logger("standby.store")
+
+
+class Violated(Exception):
+    """The database refused a row of the batch; nothing of the batch was written."""
+
+
+class Unsure(Exception):
+    """It is not known whether the batch was committed."""
+
+
+class Engine(Protocol):
+    """What group commit needs of a database."""
+
+    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+        """Write the batch in one transaction. Raises Violated or Unsure."""
+
+    async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
+        """Change id -> seq of those that were committed, once no earlier attempt can be under way. Raises StoreDown."""
+
+
+class Call:
+    """One `save` that waits for the outcomes of its changes."""
+
+    __slots__ = ("left", "outcomes", "whole")
+
+    def __init__(self, size: int, whole: "asyncio.Future[None]") -> None:
+        self.outcomes: list[Outcome] = [StoreDown("not tried")] * size
+        self.left = size
+        self.whole = whole
+
+    def settle(self, place: int, outcome: Outcome) -> None:
+        """Note one outcome; the last one wakes the caller."""
+        self.outcomes[place] = outcome
+        self.left -= 1
+        if self.left == 0 and not self.whole.done():
+            self.whole.set_result(None)
+
+
+Waiting = tuple[Entry, Call, int]
+
+
+def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
+    """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place."""
+    batch: list[Waiting] = []
+    later: list[Waiting] = []
+    size = 0
+    taken: set[str] = set()
+    while waiting and len(batch) < MOST_CHANGES and len(later) < MOST_CHANGES and size < MOST_BYTES:
+        one = waiting.popleft()
+        if taken.isdisjoint(one[0].writes) and taken.isdisjoint(one[0].relies_on):
+            batch.append(one)
+            size += one[0].size
+        else:
+            later.append(one)
+        taken.update(one[0].writes)
+    waiting.extendleft(reversed(later))
+    return batch
+
+
+class GroupCommit:
+    """The one writer of a store in this process."""
+
+    def __init__(self, engine: Engine, committed: Callable[[frozenset[str]], None], *, inline: bool = False) -> None:
+        self._engine = engine
+        self._committed = committed
+        self._inline = inline
+        self._waiting: deque[Waiting] = deque()
+        self._writer: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+        """One verdict for each change, in order; StoreDown when that of any is unknown."""
+        if self._closed:
+            raise StoreDown("the store is closed")
+        if not changes:
+            return []
+        entries = [entry(change) for change in changes]
+        call = Call(len(entries), asyncio.get_running_loop().create_future())
+        self._waiting.extend((one, call, place) for place, one in enumerate(entries))
+        if self._inline:
+            await self._write_all()
+        elif self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write_all(), name="store writer")
+        await call.whole
+        return [_verdict(outcome) for outcome in call.outcomes]
+
+    async def close(self) -> None:
+        """Write what waits and take nothing more."""
+        self._closed = True
+        if self._writer is not None:
+            await self._writer
+
+    async def _write_all(self) -> None:
+        while self._waiting:
+            batch = next_batch(self._waiting)
+            entries = [one for one, _, _ in batch]
+            try:
+                outcomes: Sequence[Outcome] = await self._settle(entries)
+            except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
+                outcomes = [error] * len(batch)
+            for (_, call, place), outcome in zip(batch, outcomes, strict=True):
+                call.settle(place, outcome)
+            self._tell(entries, outcomes)
+
+    def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
+        saved = [one for one, out in zip(entries, outcomes, strict=True) if isinstance(out, Verdict) and out.saved]
+        if saved:
+            self._committed(frozenset(one.asked_in for one in saved if one.asked_in is not None))
+
+    async def _settle(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
+        try:
+            return await self._engine.commit(batch)
+        except Violated as error:
+            if len(batch) > 1:
+                return [(await self._settle([one]))[0] for one in batch]
+            log.warning("a change was refused by the database", change=batch[0].change.id, error=str(error))
+            return [Verdict(Answer.CONFLICT)]
+        except Unsure as error:
+            log.warning("a commit of unknown outcome is looked up", changes=len(batch), error=str(error))
+            return await self._look_up(batch)
+
+    async def _look_up(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
+        try:
+            found = await self._engine.find(batch)
+        except StoreDown as error:
+            return [error] * len(batch)
+        missing = [one for one in batch if one.change.id not in found]
+        again = dict(zip((one.change.id for one in missing), await self._again(missing), strict=True))
+        return [
+            Verdict(Answer.SAVED, found[one.change.id]) if one.change.id in found else again[one.change.id]
+            for one in batch
+        ]
+
+    async def _again(self, missing: Sequence[Entry]) -> Sequence[Outcome]:
+        if not missing:
+            return []
+        try:
+            verdicts = await self._engine.commit(missing)
+        except Violated:
+            return [(await self._settle_once(one)) for one in missing]
+        except Unsure as error:
+            return [StoreDown(f"the outcome is unknown: {error}")] * len(missing)
+        refused = [one for one, verdict in zip(missing, verdicts, strict=True) if not verdict.saved]
+        # The first attempt may have come through after it was looked for: then its own rows refuse the second one.
+        try:
+            late = await self._engine.find(refused) if refused else {}
+        except StoreDown as error:
+            return [verdict if verdict.saved else error for verdict in verdicts]
+        return [
+            Verdict(Answer.SAVED, late[one.change.id]) if one.change.id in late else verdict
+            for one, verdict in zip(missing, verdicts, strict=True)
+        ]
+
+    async def _settle_once(self, one: Entry) -> Outcome:
+        try:
+            return (await self._engine.commit([one]))[0]
+        except Violated:
+            return Verdict(Answer.CONFLICT)
+        except Unsure as error:
+            return StoreDown(f"the outcome is unknown: {error}")
+
+
+def _verdict(outcome: Outcome) -> Verdict:
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -1,0 +1,184 @@
+"""A change made ready to be written: its rows with their new versions, its event, the keys it must have to itself."""
+
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.json import encode
+from msgspec.structs import replace
+
+from standby.core.model import Change, Host, Json, Order, Pool, Project, Slot, Trigger
+from standby.store.rows import told
+
+Place = Slot | Pool | Host | Project
+Places = tuple[tuple[str, Place | None, Place | None], ...]
+W = TypeVar("W", Order, Slot, Pool, Host, Project)
+
+
+class Entry(Struct, frozen=True):
+    """One change on its way into a batch."""
+
+    change: Change
+    order: Order | None
+    slot: Slot | None
+    pool: Pool | None
+    host: Host | None
+    project: Project | None
+    data: str
+    """The event's data as JSON."""
+    spec_body: str | None
+    size: int
+    """About how many bytes it writes."""
+    writes: tuple[str, ...]
+    """Keys no other change of the batch may touch."""
+    relies_on: tuple[str, ...]
+    """Keys no earlier change of the batch may have written."""
+    opens: str | None
+    """The project in which it opens a run."""
+    asked_in: str | None
+    """The pool that a request or the configuration touched with it."""
+
+    @property
+    def guarded_pool(self) -> str | None:
+        """The pool whose version is guarded."""
+        return None if self.change.guards.pool_version is None else _pool_of(self.change)
+
+    @property
+    def guarded_host(self) -> str | None:
+        """The host whose version is guarded."""
+        lease = self.change.guards.lease
+        return lease[0] if lease is not None and self.change.guards.host_version is not None else None
+
+    @property
+    def dedupe(self) -> str | None:
+        """The dedupe key that must not be in use yet."""
+        return self.order.dedupe_live if self.order is not None and self.change.order_was is None else None
+
+
+def entry(change: Change) -> Entry:
+    """Make a change ready; raises ValueError for one that no store can write."""
+    _refuse_nonsense(change)
+    # Most changes touch an order alone: the rest is skipped for them, this is on the hot path.
+    places = tuple(place for place in _places(change) if place[1] is not None or place[2] is not None)
+    order = _next(change.order_was, change.order)
+    slot = _next(change.slot_was, change.slot)
+    pool = _next(change.pool_was, change.pool)
+    host = _next(change.host_was, change.host)
+    project = _next(change.project_was, change.project)
+    data = encode(_data(change, order, places)).decode()
+    spec_body = None if change.spec is None else encode(change.spec).decode()
+    asked = change.trigger is Trigger.REQUEST or change.trigger is Trigger.CONFIG
+    return Entry(
+        change,
+        order,
+        slot,
+        pool,
+        host,
+        project,
+        data,
+        spec_body,
+        size=len(data) + len(spec_body or "") + len(change.sealed_env or b"") + 500,
+        writes=_writes(change, places),
+        relies_on=_relies_on(change),
+        opens=_opens(change),
+        asked_in=_pool_of(change) if asked else None,
+    )
+
+
+def _refuse_nonsense(change: Change) -> None:
+    was, now, guards = change.order_was, change.order, change.guards
+    if now is None:
+        if was is not None:
+            raise ValueError(f"change {change.id}: an order is never deleted")
+        if change.spec is not None or guards.project_limit:
+            raise ValueError(f"change {change.id}: a spec or a project limit needs an order")
+    elif was is not None and (was.id != now.id or was.project != now.project or was.pool != now.pool):
+        raise ValueError(f"change {change.id}: an order keeps its id, project and pool")
+    if change.sealed_env is not None and change.spec is None:
+        raise ValueError(f"change {change.id}: an environment comes with its spec")
+    if guards.host_version is not None and guards.lease is None:
+        raise ValueError(f"change {change.id}: host_version needs a lease that names the host")
+
+
+def _places(change: Change) -> Places:
+    return (
+        ("slot", change.slot_was, change.slot),
+        ("pool", change.pool_was, change.pool),
+        ("host", change.host_was, change.host),
+        ("project", change.project_was, change.project),
+    )
+
+
+def _next(was: W | None, now: W | None) -> W | None:
+    if was is None or now is None or now.version == was.version + 1:
+        return now
+    return replace(now, version=was.version + 1)
+
+
+def _data(change: Change, order: Order | None, places: Places) -> dict[str, Json]:
+    noun = change.kind.partition(".")[0]
+    data: dict[str, Json] = {}
+    if order is not None:
+        columns = told(change.order_was, order)
+        data["order"] = columns if noun == "order" else {**columns, "id": order.id}
+    for name, was, given in places:
+        now = given if was is None or given is None else replace(given, version=was.version + 1)
+        if now is not None:
+            columns = told(was, now)
+            data[name] = columns if name == noun else {**columns, "name": now.name}
+        elif name == noun:
+            data[name] = None
+        else:
+            raise ValueError(f"change {change.id}: only the subject of a change can be deleted, not its {name}")
+    if change.run is not None:
+        data["run"] = told(None, change.run)
+    if change.note:
+        data["note"] = change.note
+    return data
+
+
+def _writes(change: Change, places: Places) -> tuple[str, ...]:
+    was, now, keys = change.order_was, change.order, []
+    if now is not None:
+        keys.append(f"order {now.id}")
+        old_slot, old_dedupe = (None, None) if was is None else (was.slot, was.dedupe_live)
+        if old_slot != now.slot:
+            keys += [f"slot {slot}" for slot in (old_slot, now.slot) if slot is not None]
+        if old_dedupe != now.dedupe_live:
+            keys += [f"dedupe {key}" for key in (old_dedupe, now.dedupe_live) if key is not None]
+    if change.run is not None and now is None:
+        keys.append(f"order {change.run.order_id}")
+    if change.guards.slot_free is not None:
+        keys.append(f"slot {change.guards.slot_free}")
+    for name, old, new in places:
+        row = new or old
+        if row is not None:
+            keys.append(f"{name} {row.name}")
+    if change.idempotency is not None:
+        keys.append(f"idempotency {change.idempotency.project} {change.idempotency.key}")
+    return tuple(keys)
+
+
+def _relies_on(change: Change) -> tuple[str, ...]:
+    guards, keys = change.guards, []
+    if guards.pool_version is not None:
+        keys.append(f"pool {_pool_of(change)}")
+    if guards.host_version is not None and guards.lease is not None:
+        keys.append(f"host {guards.lease[0]}")
+    if guards.project_limit and change.order is not None:
+        keys.append(f"project {change.order.project}")
+    return tuple(keys)
+
+
+def _opens(change: Change) -> str | None:
+    if change.order is None or change.order.slot is None:
+        return None
+    was_open = change.order_was is not None and change.order_was.slot is not None
+    return None if was_open else change.order.project
+
+
+def _pool_of(change: Change) -> str | None:
+    row = change.order or change.slot or change.slot_was
+    if row is not None:
+        return row.pool
+    pool = change.pool or change.pool_was
+    return None if pool is None else pool.name

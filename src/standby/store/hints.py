@@ -1,0 +1,33 @@
+"""Who wants to hear that something was committed. Nothing depends on it being told."""
+
+from collections.abc import Callable
+
+import structlog
+
+Hear = Callable[[frozenset[str]], None]
+
+
+log = structlog.get_logger("standby.store")
+
+
+class Hints:
+    """Subscribers of commits; silent when switched off."""
+
+    def __init__(self, *, on: bool) -> None:
+        self.on = on
+        self._hearers: dict[object, Hear] = {}
+
+    def listen(self, hear: Hear) -> Callable[[], None]:
+        """Call `hear` after each commit until the returned function is called."""
+        ticket = object()
+        self._hearers[ticket] = hear
+        return lambda: self._hearers.pop(ticket, None) and None
+
+    def tell(self, pools: frozenset[str]) -> None:
+        """Something was committed; requests or the configuration touched these pools."""
+        if self.on:
+            for hear in tuple(self._hearers.values()):
+                try:
+                    hear(pools)
+                except Exception:  # the writer goes on, whatever becomes of a hint
+                    log.exception("a hint could not be heard")

@@ -1,0 +1,265 @@
+"""The store for many instances: PostgreSQL, one writing session each, one round trip a commit."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import structlog
+from msgspec.json import Decoder
+from msgspec.structs import astuple
+
+from standby.core.model import Change, Lease
+from standby.store import postgres_session as session
+from standby.store import queries, rows
+from standby.store.commit import GroupCommit, Unsure, Violated
+from standby.store.contract import Key, LogChunk, StoreDown, Verdict
+from standby.store.entry import Entry
+from standby.store.hints import Hints
+from standby.store.migrate import refuse
+from standby.store.postgres_batch import SAVE, parameters, verdicts
+from standby.store.reads import Dialect, Param, Reads
+from standby.store.rows import Row
+
+LOCK_WAIT_S: Final = 30.0
+"""How long a commit waits for other writers before it gives up."""
+CHANNEL: Final = "standby"
+LISTEN_AGAIN_S: Final = 1.0
+LISTEN_CHECK_S: Final = 30.0
+
+DIALECT: Final = Dialect(
+    candidates=queries.CANDIDATES_POSTGRES,
+    specs=queries.SPECS_POSTGRES,
+    envs=queries.ENVS_POSTGRES,
+    ended_numbers=queries.ENDED_NUMBERS_POSTGRES,
+    waiting=queries.WAITING_POSTGRES,
+    log_tails=queries.LOG_TAILS_POSTGRES,
+)
+
+RENEW: Final = """
+update leases l set until = c.now_ms + $2, renewed_at = c.now_ms from (select clock_ms() + $3 as now_ms) c
+where l.owner = $1 and l.until > c.now_ms returning l.*
+"""
+RESIGN: Final = """
+update leases l set until = c.now_ms, renewed_at = c.now_ms from (select clock_ms() + $2 as now_ms) c
+where l.owner = $1 and l.until > c.now_ms
+"""
+APPEND_LOG: Final = """
+insert into logs as l (run_id, first, count, body, cursor, closed, bytes)
+select $1, $2, $3, $4, $5, $6, $7
+where not exists (select 1 from logs where run_id = $1 and first >= $2 and (count > 0 or closed))
+    and not exists (select 1 from logs where run_id = $1 and first < $2 and first + count > $2)
+on conflict (run_id, first) do update set count = excluded.count, body = excluded.body, cursor = excluded.cursor,
+    closed = excluded.closed, bytes = excluded.bytes
+where l.count = 0 and not l.closed
+"""
+TRIM_LOG: Final = """
+delete from logs where run_id = $1 and first in (
+    select first from (select first, sum(bytes) over (order by first desc) as kept from logs where run_id = $1) k
+    where kept > $2 and first < (select max(first) from logs where run_id = $1))
+"""
+ADD_KEY: Final = """
+insert into keys (name, hash, created_at) values ($1, $2, $3)
+on conflict (name) do update set hash = excluded.hash, created_at = excluded.created_at
+"""
+PRUNE_IDEMPOTENCY: Final = """
+with gone as (delete from idempotency where (project, key) in
+    (select project, key from idempotency where at < $1 order by at limit $2) returning 1)
+select count(*) from gone
+"""
+
+log = structlog.get_logger("standby.store")
+_pools = Decoder(list[str])
+
+
+class PostgresStore(Reads):
+    """The store contract on PostgreSQL."""
+
+    dialect = DIALECT
+
+    def __init__(self, url: str, reading: Any, beside: Any, *, hints: bool, offset: Callable[[], int]) -> None:
+        self.hints = Hints(on=hints)
+        self._url, self._reading, self._beside, self._offset = url, reading, beside, offset
+        self._commit = GroupCommit(self, self.hints.tell)
+        self._writer: session.Connection = None
+        self._writer_pid = 0
+        self._last_seq = 0
+        self._listening: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def open(cls, url: str, *, hints: bool = True, offset: Callable[[], int] = lambda: 0) -> "PostgresStore":
+        """Connect to a database whose schema is current; `offset` is added to its clock, for tests."""
+        # Leases, keys and logs have sessions of their own: a slow read must not cost a lease.
+        store = cls(
+            url,
+            await session.pool(url, session.READER, 4),
+            await session.pool(url, session.READER, 3),
+            hints=hints,
+            offset=offset,
+        )
+        try:
+            writer = await store._session()
+            refuse(await session.postgres_status(writer))
+            store.incarnation = await writer.fetchval(queries.INCARNATION)
+            store._last_seq = await writer.fetchval(queries.LAST_SEQ)
+        except BaseException:
+            await store.close()
+            raise
+        if hints:
+            store._listening = asyncio.create_task(store._listen_always(), name="store listener")
+        return store
+
+    async def now(self) -> int:
+        """The store's clock, in milliseconds."""
+        return int((await self.fetch("select clock_ms()"))[0][0]) + self._offset()
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+        """Save each change or say why not, one verdict each, in order."""
+        return await self._commit.save(changes)
+
+    async def close(self) -> None:
+        """Write what waits, then let go of the server."""
+        await self._commit.close()
+        if self._listening is not None:
+            self._listening.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listening
+        if self._writer is not None:
+            await session.end(self._writer)
+        await session.end(self._reading)
+        await session.end(self._beside)
+
+    async def fetch(self, sql: str, *params: Param) -> Sequence[Row]:
+        return await self._ask(self._reading, sql, *params)
+
+    async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
+        return await self._ask(self._reading, sql, *params)
+
+    async def _ask(self, sessions: Any, sql: str, *params: Any) -> Sequence[Row]:
+        try:
+            found: Sequence[Row] = await sessions.fetch(sql, *params)
+        except session.transient() as error:
+            raise StoreDown(f"PostgreSQL did not answer: {error!r}") from error
+        return found
+
+    # the writer
+
+    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+        """One transaction of group commit, in one round trip."""
+        values = parameters(batch, hint=self.hints.on)
+        give_up = time.monotonic() + LOCK_WAIT_S
+        while True:
+            writer = await self._session()
+            try:
+                answers, seqs, others = await writer.fetchrow(SAVE, *values)
+                break
+            except session.lock_not_available() as error:
+                if time.monotonic() > give_up:
+                    raise StoreDown("other writers held their lock for too long") from error
+            except session.violated() as error:
+                raise Violated(str(error)) from error
+            except session.transient() as error:
+                self._drop_writer()
+                raise Unsure(repr(error)) from error
+        self._last_seq = max(self._last_seq, *seqs)
+        return verdicts(answers, seqs, others)
+
+    async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
+        """Which changes of a batch are in the history, asked with the writers' lock held."""
+        subjects = [one.change.subject for one in batch]
+        ids = [one.change.id for one in batch]
+        give_up = time.monotonic() + LOCK_WAIT_S
+        while True:
+            writer = await self._session()
+            try:
+                async with writer.transaction():
+                    await writer.execute("select pg_advisory_xact_lock($1)", session.WRITE_LOCK)
+                    found = await writer.fetch(queries.FOUND_POSTGRES, subjects, ids, self._last_seq)
+                return {row[0]: row[1] for row in found}
+            except session.transient() as error:
+                if not isinstance(error, session.lock_not_available()) or time.monotonic() > give_up:
+                    self._drop_writer()
+                    raise StoreDown(f"the outcome of a commit could not be looked up: {error}") from error
+
+    async def _session(self) -> session.Connection:
+        if self._writer is None or self._writer.is_closed():
+            self._writer = await session.connect(self._url, session.WRITER)
+            self._writer_pid = self._writer.get_server_pid()
+        return self._writer
+
+    def _drop_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.terminate()
+            self._writer = None
+
+    # hints
+
+    async def _listen_always(self) -> None:
+        """Hear the hints of other instances; while the session is lost they are only missed."""
+        while True:
+            try:
+                listener = await session.connect(self._url, session.READER)
+            except StoreDown:
+                await asyncio.sleep(LISTEN_AGAIN_S)
+                continue
+            lost = asyncio.Event()
+            listener.add_termination_listener(lambda _: lost.set())  # noqa: B023
+            try:
+                await listener.add_listener(CHANNEL, self._hear)
+                await _until_lost(listener, lost)
+            except session.transient() as error:
+                log.info("hints of other instances are not heard for a while", error=str(error))
+            finally:
+                await session.end(listener)
+            await asyncio.sleep(LISTEN_AGAIN_S)
+
+    def _hear(self, _: session.Connection, pid: int, __: str, payload: str) -> None:
+        if pid != self._writer_pid:
+            self.hints.tell(frozenset(_pools.decode(payload)))
+
+    # leases, logs, keys: no version, no event, no writers' lock (but to take a lease)
+
+    async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
+        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
+        sql = "select * from take_lease($1, $2, $3, $4)"
+        found = [rows.lease(row) for row in await self._ask(self._beside, sql, host, owner, ttl_ms, self._offset())]
+        return (found[0], found[1] if len(found) > 1 else None) if found else None
+
+    async def renew_leases(self, owner: str, ttl_ms: int) -> Sequence[Lease]:
+        """Prolong all unexpired leases of this owner and return them."""
+        found = await self._ask(self._beside, RENEW, owner, ttl_ms, self._offset())
+        return [rows.lease(row) for row in found]
+
+    async def resign_leases(self, owner: str) -> None:
+        """Let all leases of this owner end now."""
+        await self._ask(self._beside, RESIGN, owner, self._offset())
+
+    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
+        """Store chunks; lines that are there already are ignored. Oldest chunks of a run over the cap are dropped."""
+        try:
+            async with self._beside.acquire() as connection, connection.transaction():
+                values = [(*astuple(chunk), len(chunk.body.encode())) for chunk in chunks]
+                await connection.executemany(APPEND_LOG, values)
+                runs = sorted({chunk.run_id for chunk in chunks})
+                await connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])
+        except session.transient() as error:
+            raise StoreDown(f"logs could not be stored: {error}") from error
+
+    async def add_key(self, key: Key) -> None:
+        """Keep a key; the same name again replaces it."""
+        await self._ask(self._beside, ADD_KEY, *astuple(key))
+
+    async def prune_idempotency(self, before: int, most: int) -> int:
+        """Forget first answers older than `before`, at most so many; returns how many."""
+        return int((await self._ask(self._beside, PRUNE_IDEMPOTENCY, before, most))[0][0])
+
+
+async def _until_lost(listener: session.Connection, lost: asyncio.Event) -> None:
+    """Return or raise when the session is gone; one that vanished without a word is noticed by asking."""
+    while not lost.is_set():
+        try:
+            async with asyncio.timeout(LISTEN_CHECK_S):
+                await lost.wait()
+        except TimeoutError:
+            await listener.fetchval("select 1")

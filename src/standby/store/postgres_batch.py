@@ -1,0 +1,133 @@
+"""A batch as the parameters of the one statement that commits it (`save_changes` in the schema), and its answer."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.json import encode
+from msgspec.structs import astuple
+
+from standby.core.model import Host, Pool, Project, Trigger
+from standby.store.contract import Answer, Verdict
+from standby.store.entry import Entry
+
+SAVE: Final = "select * from save_changes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
+
+HINT_BYTES: Final = 7_900
+"""PostgreSQL refuses longer notifications."""
+
+_ANSWERS: Final = (Answer.SAVED, Answer.CONFLICT, Answer.DEPOSED, Answer.FULL, Answer.DUPLICATE)
+
+Tuples = list[tuple[Any, ...]]
+
+
+class Parts(Struct, frozen=True, kw_only=True):
+    """The rows of a batch by table, each with the number of its change; fields in the order of the parameters."""
+
+    changes: Tuples
+    new_orders: Tuples
+    changed_orders: Tuples
+    slots: Tuples
+    runs: Tuples
+    specs: Tuples
+    replays: Tuples
+    pools: Tuples
+    hosts: Tuples
+    projects: Tuples
+
+
+def parameters(batch: Sequence[Entry], *, hint: bool) -> tuple[Any, ...]:
+    """What `save_changes` is called with."""
+    parts = Parts(
+        changes=[],
+        new_orders=[],
+        changed_orders=[],
+        slots=[],
+        runs=[],
+        specs=[],
+        replays=[],
+        pools=[],
+        hosts=[],
+        projects=[],
+    )
+    for n, one in enumerate(batch, 1):
+        _add(parts, n, one)
+    return (*astuple(parts), hint_text(batch) if hint else None)
+
+
+def verdicts(answers: Sequence[int], seqs: Sequence[int], others: Sequence[str | None]) -> Sequence[Verdict]:
+    """What became of each change, from the three arrays that come back."""
+    return [
+        Verdict(_ANSWERS[answer], seq or None, other if answer == 4 else None)
+        for answer, seq, other in zip(answers, seqs, others, strict=True)
+    ]
+
+
+def hint_text(batch: Sequence[Entry]) -> str | None:
+    """The pools that requests or the configuration touched, as the text of a notification; null when none did."""
+    asked = [one for one in batch if one.change.trigger in (Trigger.REQUEST, Trigger.CONFIG)]
+    if not asked:
+        return None
+    text = encode(sorted({one.asked_in for one in asked if one.asked_in is not None})).decode()
+    return text if len(text.encode()) <= HINT_BYTES else "[]"
+
+
+def _add(parts: Parts, n: int, one: Entry) -> None:
+    change = one.change
+    parts.changes.append(_change(n, one))
+    if one.order is not None:
+        (parts.new_orders if change.order_was is None else parts.changed_orders).append((n, *astuple(one.order)))
+    if change.spec is not None and one.order is not None:
+        spec = (n, change.spec.order_id, one.order.pool, one.order.project, one.spec_body, change.sealed_env)
+        parts.specs.append(spec)
+    if change.run is not None:
+        parts.runs.append((n, *astuple(change.run)))
+    if change.idempotency is not None:
+        parts.replays.append((n, *astuple(change.idempotency)))
+    slot = one.slot or change.slot_was
+    if slot is not None:
+        was = None if change.slot_was is None else change.slot_was.version
+        parts.slots.append((n, was, one.slot is None, *astuple(slot)))
+    _add_rare(parts.pools, n, change.pool_was, one.pool)
+    _add_rare(parts.hosts, n, change.host_was, one.host)
+    _add_rare(parts.projects, n, change.project_was, one.project)
+
+
+def _change(n: int, one: Entry) -> tuple[Any, ...]:
+    change, guards = one.change, one.change.guards
+    before, after = change.states
+    replay = change.idempotency
+    host, epoch = guards.lease or (None, None)
+    return (
+        n,
+        change.id,
+        change.at,
+        change.kind,
+        change.subject,
+        before,
+        after,
+        change.trigger,
+        change.actor,
+        one.data,
+        None if one.order is None else one.order.id,
+        None if change.order_was is None else change.order_was.version,
+        one.dedupe,
+        None if replay is None else replay.project,
+        None if replay is None else replay.key,
+        host,
+        epoch,
+        one.guarded_pool,
+        guards.pool_version,
+        one.guarded_host,
+        guards.host_version,
+        guards.slot_free,
+        guards.slot_version,
+        one.opens,
+        guards.project_limit,
+    )
+
+
+def _add_rare(into: Tuples, n: int, was: Pool | Host | Project | None, now: Pool | Host | Project | None) -> None:
+    row = now or was
+    if row is not None:
+        into.append((n, None if was is None else was.version, now is None, row.name, encode(row).decode()))

@@ -1,0 +1,199 @@
+"""Every read of the store as SQL. Parameters are $1, $2, …; SQLite gets the same texts with ?1, ?2, ….
+
+`*` is safe here: columns are only ever added behind the last one, and a row is read as far as its value has fields.
+"""
+
+from typing import Final
+
+# incarnation: who this database is
+INCARNATION: Final = "select incarnation from meta"
+
+# order: one order with its spec
+ORDER: Final = "select s.body, o.* from orders o join specs s on s.order_id = o.id where o.id = $1"
+
+# newest: orders by commit order of their submit, newest first
+NEWEST: Final = """
+select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
+where s.seq < $1 and (cast($2 as text) is null or o.state = $2) and (cast($3 as text) is null or s.pool = $3)
+order by s.seq desc limit $4
+"""
+
+# newest of project: the same within one project, by its own index
+NEWEST_OF_PROJECT: Final = """
+select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
+where s.seq < $1 and (cast($2 as text) is null or o.state = $2) and (cast($3 as text) is null or s.pool = $3)
+    and s.project = $5
+order by s.seq desc limit $4
+"""
+
+# few unfinished: how many unfinished orders there are, counted no further than $1
+FEW_UNFINISHED: Final = """
+select (select count(*) from (select 1 from orders where rank is not null limit $1) r)
+    + (select count(*) from (select 1 from orders where due_at is not null limit $1) d)
+    + (select count(*) from (select 1 from orders where slot is not null limit $1) s)
+"""
+
+# newest unfinished: the listing of an unfinished state when few orders are unfinished, so that history is not walked
+NEWEST_UNFINISHED: Final = """
+select s.seq, s.body, o.* from (
+    select * from orders where rank is not null union all
+    select * from orders where due_at is not null union all
+    select * from orders where slot is not null) o
+join specs s on s.order_id = o.id
+where s.seq < $1 and o.state = $2 and (cast($3 as text) is null or o.pool = $3)
+    and (cast($5 as text) is null or o.project = $5)
+order by s.seq desc limit $4
+"""
+
+# open orders: those with an open run on the slots of a host
+OPEN_ORDERS: Final = """
+select s.body, o.* from slots p join orders o on o.slot = p.name join specs s on s.order_id = o.id
+where p.host = $1 order by o.slot
+"""
+
+# lanes: a loose index scan, one step for each project that has a ready order in the pool; the heads of each lane
+CANDIDATES_POSTGRES: Final = """
+with recursive lane (project) as (
+    select min(project) from orders where pool = $1 and rank is not null
+    union all
+    select (select min(n.project) from orders n where n.pool = $1 and n.rank is not null and n.project > lane.project)
+    from lane where lane.project is not null)
+select head.* from lane cross join lateral (
+    select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
+    order by o.rank, o.id limit $2) head
+where lane.project is not null order by head.rank, head.id
+"""
+
+CANDIDATES_SQLITE: Final = """
+with recursive lane (project) as (
+    select min(project) from orders where pool = $1 and rank is not null
+    union all
+    select (select min(n.project) from orders n where n.pool = $1 and n.rank is not null and n.project > lane.project)
+    from lane where lane.project is not null)
+select o.* from lane cross join orders o
+where lane.project is not null and o.id in (
+    select h.id from orders h where h.pool = $1 and h.project = lane.project and h.rank is not null
+    order by h.rank, h.id limit $2)
+order by o.rank, o.id
+"""
+
+# expired: ready orders that waited longer than they were willing to, oldest first
+EXPIRED: Final = """
+select * from orders where pool = $1 and rank is not null and queue_due is not null and queue_due <= $2
+order by queue_due, id limit $3
+"""
+
+# due: orders that become ready
+DUE: Final = """
+select s.body, o.* from orders o join specs s on s.order_id = o.id
+where o.pool = $1 and o.due_at is not null and o.due_at <= $2 order by o.due_at, o.id limit $3
+"""
+
+# position: how many of its lane go before it, itself included; counted no further than $5
+POSITION: Final = """
+select count(*) from (select 1 from orders
+    where pool = $1 and project = $2 and rank is not null and (rank, id) <= ($3, $4) limit $5) ahead
+"""
+
+# position at: how many of the lane have this rank or a smaller one; counted no further than $4
+POSITION_AT: Final = """
+select count(*) from (select 1 from orders
+    where pool = $1 and project = $2 and rank is not null and rank <= $3 limit $4) ahead
+"""
+
+# by id: parts of many orders
+SPECS_POSTGRES: Final = "select body from specs where order_id = any (cast($1 as text[]))"
+SPECS_SQLITE: Final = "select body from specs where order_id in (select value from json_each($1))"
+ENVS_POSTGRES: Final = "select order_id, sealed from envs where order_id = any (cast($1 as text[]))"
+ENVS_SQLITE: Final = "select order_id, sealed from envs where order_id in (select value from json_each($1))"
+
+# runs: the ended attempts of an order
+RUNS: Final = "select * from runs where order_id = $1 order by number"
+
+# ended numbers: which attempts of many orders ended
+ENDED_NUMBERS_POSTGRES: Final = "select order_id, number from runs where order_id = any (cast($1 as text[]))"
+ENDED_NUMBERS_SQLITE: Final = "select order_id, number from runs where order_id in (select value from json_each($1))"
+
+# waiting: the first order of these pools that is ready or will be
+WAITING_POSTGRES: Final = """
+select 1 from unnest(cast($1 as text[])) as p (name)
+where exists (select 1 from orders where pool = p.name and rank is not null)
+    or exists (select 1 from orders where pool = p.name and due_at is not null)
+limit 1
+"""
+WAITING_SQLITE: Final = """
+select 1 from json_each($1) p
+where exists (select 1 from orders where pool = p.value and rank is not null)
+    or exists (select 1 from orders where pool = p.value and due_at is not null)
+limit 1
+"""
+
+# open by project: open runs over all hosts
+OPEN_BY_PROJECT: Final = "select project, count(*) from orders where slot is not null group by project"
+
+# counts: unfinished orders, each found by the one index it is in
+COUNTS: Final = """
+select pool, 'pending', count(*) from orders where rank is not null group by pool
+union all
+select pool, state, count(*) from orders where due_at is not null group by pool, state
+union all
+select pool, state, count(*) from orders where slot is not null group by pool, state
+"""
+
+# places
+SLOTS: Final = """
+select * from slots where (cast($1 as text) is null or host = $1) and (cast($2 as text) is null or pool = $2)
+order by name
+"""
+HOLDERS: Final = """
+select o.* from slots s join orders o on o.slot = s.name
+where (cast($1 as text) is null or s.host = $1) and (cast($2 as text) is null or s.pool = $2)
+"""
+POOLS: Final = "select * from pools order by name"
+POOL: Final = "select * from pools where name = $1"
+HOSTS: Final = "select * from hosts order by name"
+HOST: Final = "select * from hosts where name = $1"
+PROJECTS: Final = "select * from projects order by name"
+
+# history, by cursor
+EVENTS: Final = "select * from events where seq > $1 order by seq limit $2"
+EVENTS_OF: Final = "select * from events where subject = $3 and seq > $1 order by seq limit $2"
+LAST_SEQ: Final = "select coalesce(max(seq), 0) from events"
+
+# found: which of these changes are in the history after a seq
+FOUND_POSTGRES: Final = """
+select change, seq from events
+where subject = any (cast($1 as text[])) and seq > $3 and change = any (cast($2 as text[]))
+"""
+FOUND_SQLITE: Final = """
+select change, seq from events
+where subject in (select value from json_each($1)) and seq > $3 and change in (select value from json_each($2))
+"""
+
+LEASES: Final = "select * from leases order by host"
+
+# log tails: the last chunk of each run
+LOG_TAILS_POSTGRES: Final = """
+select r.run_id, l.first + l.count, l.cursor, l.closed
+from unnest(cast($1 as text[])) as r (run_id)
+cross join lateral (select * from logs where run_id = r.run_id order by first desc limit 1) l
+"""
+LOG_TAILS_SQLITE: Final = """
+select l.run_id, l.first + l.count, l.cursor, l.closed
+from json_each($1) r join logs l on l.run_id = r.value
+    and l.first = (select max(x.first) from logs x where x.run_id = r.value)
+"""
+
+# read log: chunks from a line on, up to a number of bytes, at least one; the empty one that closes a log counts as well
+READ_LOG: Final = """
+select run_id, first, count, body, cursor, closed from (
+    select *, sum(bytes) over (order by first) - bytes as bytes_before from (
+        select * from logs where run_id = $1
+            and first >= coalesce((select max(first) from logs where run_id = $1 and first <= $2), 0)
+            and (first + count > $2 or (count = 0 and first >= $2))
+        order by first limit 1000) page) page
+where bytes_before < $3 or bytes_before = 0 order by first
+"""
+
+KEYS: Final = "select * from keys order by name"
+IDEMPOTENCY: Final = "select * from idempotency where project = $1 and key = $2"

@@ -1,0 +1,190 @@
+"""The reads of the contract, the same for both engines: a text, its parameters, rows turned into values."""
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, OrderState, Pool, Project, Run, Slot, Spec
+from standby.store import queries, rows
+from standby.store.contract import Key, Listed, LogChunk, LogTail, OrderFilter, Work
+from standby.store.hints import Hear, Hints
+from standby.store.rows import Row
+
+COUNT_MOST: Final = 10_001
+"""A place in a queue is counted no further than this."""
+FEW: Final = 2_000
+NEVER: Final = 2**62
+
+Param = str | int | None | Sequence[str]
+
+
+class Dialect(Struct, frozen=True):
+    """The reads whose texts differ between the engines."""
+
+    candidates: str
+    specs: str
+    envs: str
+    ended_numbers: str
+    waiting: str
+    log_tails: str
+
+
+class Reads:
+    """Everything a store answers without writing."""
+
+    incarnation: str
+    dialect: Dialect
+    hints: Hints
+
+    @abstractmethod
+    async def fetch(self, sql: str, *params: Param) -> Sequence[Row]:
+        """The rows of one statement, seen at one moment. Raises StoreDown."""
+
+    @abstractmethod
+    async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
+        """The same, where the logs are."""
+
+    async def order(self, order_id: str) -> Work | None:
+        found = await self.fetch(queries.ORDER, order_id)
+        return _work(found[0]) if found else None
+
+    async def orders(self, only: OrderFilter, before: int | None, most: int) -> Sequence[Listed]:
+        """Newest first by commit order of their submit; `before` is the seq of the last one seen."""
+        below = NEVER if before is None else before
+        state = only.state
+        if state is not None and state not in ENDED and await self._few_unfinished():
+            found = await self.fetch(queries.NEWEST_UNFINISHED, below, state, only.pool, most, only.project)
+        elif only.project is not None:
+            found = await self.fetch(queries.NEWEST_OF_PROJECT, below, state, only.pool, most, only.project)
+        else:
+            found = await self.fetch(queries.NEWEST, below, state, only.pool, most)
+        return [Listed(rows.order(row[2:]), rows.spec(row[1]), row[0]) for row in found]
+
+    async def _few_unfinished(self) -> bool:
+        found = await self.fetch(queries.FEW_UNFINISHED, FEW)
+        return bool(found[0][0] < FEW)
+
+    async def open_orders(self, host: str) -> Sequence[Work]:
+        """All orders with an open run on this host's slots."""
+        return [_work(row) for row in await self.fetch(queries.OPEN_ORDERS, host)]
+
+    async def candidates(self, pool: str, per_lane: int) -> Sequence[Order]:
+        """Ready orders of a pool: the first `per_lane` of each lane by (rank, id), merged by (rank, id)."""
+        return [rows.order(row) for row in await self.fetch(self.dialect.candidates, pool, per_lane)]
+
+    async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
+        """Pending orders with queue_due <= limit_at, oldest first."""
+        return [rows.order(row) for row in await self.fetch(queries.EXPIRED, pool, limit_at, most)]
+
+    async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
+        """Pending or waiting_retry orders whose due_at has come."""
+        return [_work(row) for row in await self.fetch(queries.DUE, pool, now, most)]
+
+    async def waiting(self, pools: Sequence[str]) -> bool:
+        """Whether any order of these pools is ready or has a time to become ready."""
+        return bool(await self.fetch(self.dialect.waiting, list(pools)))
+
+    async def position(self, order: Order) -> int | None:
+        """1 for the next one in its lane, at most COUNT_MOST; null when it has no rank."""
+        if order.rank is None:
+            return None
+        found = await self.fetch(queries.POSITION, order.pool, order.project, order.rank, order.id, COUNT_MOST)
+        return int(found[0][0])
+
+    async def position_at(self, pool: str, project: str, rank: int) -> int:
+        """The place an order with this rank would get at the end of its equals, at most COUNT_MOST."""
+        found = await self.fetch(queries.POSITION_AT, pool, project, rank, COUNT_MOST - 1)
+        return int(found[0][0]) + 1
+
+    async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
+        found = [rows.spec(row[0]) for row in await self.fetch(self.dialect.specs, list(order_ids))]
+        return {spec.order_id: spec for spec in found}
+
+    async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]:
+        return {row[0]: row[1] for row in await self.fetch(self.dialect.envs, list(order_ids))}
+
+    async def runs(self, order_id: str) -> Sequence[Run]:
+        return [rows.run(row) for row in await self.fetch(queries.RUNS, order_id)]
+
+    async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
+        """Those of these runs (ids as `model.run_id` makes them) that have a row of history."""
+        orders = list({run_id.rpartition("-")[0] for run_id in run_ids})
+        found = await self.fetch(self.dialect.ended_numbers, orders)
+        return frozenset(run_ids) & {f"{order_id}-{number}" for order_id, number in found}
+
+    async def open_by_project(self) -> Mapping[str, int]:
+        """How many open runs each project has, over all hosts."""
+        return {row[0]: row[1] for row in await self.fetch(queries.OPEN_BY_PROJECT)}
+
+    async def counts(self) -> Mapping[tuple[str, OrderState], int]:
+        """Unfinished orders by pool and state (never counts history)."""
+        counted: dict[tuple[str, OrderState], int] = {}
+        for pool, state, count in await self.fetch(queries.COUNTS):
+            key = (pool, OrderState(state))
+            counted[key] = counted.get(key, 0) + count
+        return counted
+
+    async def slots(self, *, host: str | None = None, pool: str | None = None) -> Sequence[Slot]:
+        return [rows.slot(row) for row in await self.fetch(queries.SLOTS, host, pool)]
+
+    async def holders(self, *, host: str | None = None, pool: str | None = None) -> Mapping[str, Order]:
+        """Slot name -> the order that holds it."""
+        found = [rows.order(row) for row in await self.fetch(queries.HOLDERS, host, pool)]
+        return {order.slot: order for order in found if order.slot is not None}
+
+    async def pools(self) -> Sequence[Pool]:
+        return [rows.pool(row) for row in await self.fetch(queries.POOLS)]
+
+    async def pool(self, name: str) -> Pool | None:
+        found = await self.fetch(queries.POOL, name)
+        return rows.pool(found[0]) if found else None
+
+    async def hosts(self) -> Sequence[Host]:
+        return [rows.host(row) for row in await self.fetch(queries.HOSTS)]
+
+    async def host(self, name: str) -> Host | None:
+        found = await self.fetch(queries.HOST, name)
+        return rows.host(found[0]) if found else None
+
+    async def projects(self) -> Sequence[Project]:
+        return [rows.project(row) for row in await self.fetch(queries.PROJECTS)]
+
+    async def events(self, after: int, most: int, subject: str | None = None) -> Sequence[Event]:
+        """Events with seq > after, oldest first."""
+        if subject is None:
+            found = await self.fetch(queries.EVENTS, after, most)
+        else:
+            found = await self.fetch(queries.EVENTS_OF, after, most, subject)
+        return [rows.event(row) for row in found]
+
+    async def last_seq(self) -> int:
+        return int((await self.fetch(queries.LAST_SEQ))[0][0])
+
+    async def leases(self) -> Sequence[Lease]:
+        return [rows.lease(row) for row in await self.fetch(queries.LEASES)]
+
+    async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]:
+        found = [rows.log_tail(row) for row in await self.fetch_logs(self.dialect.log_tails, list(run_ids))]
+        return {tail.run_id: tail for tail in found}
+
+    async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
+        """Chunks that hold lines >= from_line, oldest first; at least one if there is any."""
+        found = await self.fetch_logs(queries.READ_LOG, run_id, from_line, most_bytes)
+        return [rows.log_chunk(row) for row in found]
+
+    async def keys(self) -> Sequence[Key]:
+        return [rows.key(row) for row in await self.fetch(queries.KEYS)]
+
+    async def idempotency(self, project: str, key: str) -> Idempotency | None:
+        found = await self.fetch(queries.IDEMPOTENCY, project, key)
+        return rows.idempotency(found[0]) if found else None
+
+    def listen(self, hear: Hear) -> Callable[[], None]:
+        """Call `hear` on the event loop after each commit; only a hint. Returns what ends the subscription."""
+        return self.hints.listen(hear)
+
+
+def _work(row: Row) -> Work:
+    return Work(rows.order(row[1:]), rows.spec(row[0]))

@@ -1,0 +1,104 @@
+"""Rows as they come from a database, turned into values, and what an event tells about a changed row."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from msgspec import Struct, convert
+from msgspec.json import Decoder
+from msgspec.structs import astuple
+
+from standby.core.model import (
+    Event,
+    Host,
+    Idempotency,
+    Json,
+    Lease,
+    Order,
+    Pool,
+    PoolSettings,
+    Project,
+    Run,
+    Slot,
+    Spec,
+)
+from standby.store.contract import Key, LogChunk, LogTail
+
+Row = Sequence[Any]
+
+T = TypeVar("T", bound=Struct)
+
+_spec = Decoder(Spec)
+_settings = Decoder(PoolSettings)
+_json = Decoder(dict[str, Json])
+
+
+def value(kind: type[T], row: Row) -> T:
+    """The value of a row whose columns stand in the order of the fields; later columns are left alone."""
+    return convert(dict(zip(kind.__struct_fields__, row, strict=False)), kind)
+
+
+def order(row: Row) -> Order:
+    return value(Order, row)
+
+
+def spec(body: str) -> Spec:
+    """The spec as it was submitted."""
+    return _spec.decode(body)
+
+
+def slot(row: Row) -> Slot:
+    return value(Slot, row)
+
+
+def run(row: Row) -> Run:
+    return value(Run, row)
+
+
+def host(row: Row) -> Host:
+    return value(Host, row)
+
+
+def project(row: Row) -> Project:
+    return value(Project, row)
+
+
+def lease(row: Row) -> Lease:
+    return value(Lease, row)
+
+
+def key(row: Row) -> Key:
+    return value(Key, row)
+
+
+def idempotency(row: Row) -> Idempotency:
+    return value(Idempotency, row)
+
+
+def pool(row: Row) -> Pool:
+    fields = dict(zip(Pool.__struct_fields__, row, strict=False))
+    fields["settings"] = _settings.decode(fields["settings"])
+    return convert(fields, Pool)
+
+
+def event(row: Row) -> Event:
+    fields = dict(zip(Event.__struct_fields__, row, strict=False))
+    fields["data"] = _json.decode(fields["data"])
+    return convert(fields, Event)
+
+
+def log_chunk(row: Row) -> LogChunk:
+    run_id, first, count, body, cursor, closed = row[:6]
+    return LogChunk(run_id=run_id, first=first, count=count, body=body, cursor=cursor, closed=bool(closed))
+
+
+def log_tail(row: Row) -> LogTail:
+    run_id, next_line, cursor, closed = row
+    return LogTail(run_id=run_id, next_line=next_line, cursor=cursor, closed=bool(closed))
+
+
+def told(was: Struct | None, now: Struct) -> Mapping[str, Json]:
+    """The columns an event must hold: those that changed, or every one that is not null in a new row."""
+    if was is None:
+        return {name: new for name, new in zip(now.__struct_fields__, astuple(now), strict=True) if new is not None}
+    both = zip(now.__struct_fields__, astuple(was), astuple(now), strict=True)
+    return {name: new for name, old, new in both if new is not old and new != old}

@@ -1,0 +1,314 @@
+"""The embedded store: SQLite in WAL mode, one writer thread, readers of their own, logs in a second file."""
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final, Protocol, TypeVar
+
+import apsw
+from msgspec.json import encode
+from msgspec.structs import astuple
+
+from standby.core.model import Change, Lease
+from standby.store import queries, rows, sqlite_commit
+from standby.store.commit import GroupCommit
+from standby.store.contract import Key, LogChunk, StoreDown, Verdict
+from standby.store.entry import Entry
+from standby.store.hints import Hints
+from standby.store.migrate import migrate_sqlite
+from standby.store.reads import Dialect, Param, Reads
+from standby.store.rows import Row
+
+T = TypeVar("T")
+Work = Callable[[apsw.Connection], T]
+
+BUSY_MS: Final = 30_000
+READERS: Final = 3
+
+DIALECT: Final = Dialect(
+    candidates=queries.CANDIDATES_SQLITE,
+    specs=queries.SPECS_SQLITE,
+    envs=queries.ENVS_SQLITE,
+    ended_numbers=queries.ENDED_NUMBERS_SQLITE,
+    waiting=queries.WAITING_SQLITE,
+    log_tails=queries.LOG_TAILS_SQLITE,
+)
+
+APPEND_LOG: Final = """
+insert into logs (run_id, first, count, body, cursor, closed, bytes)
+select ?1, ?2, ?3, ?4, ?5, ?6, ?7
+where not exists (select 1 from logs where run_id = ?1 and first >= ?2 and (count > 0 or closed))
+    and not exists (select 1 from logs where run_id = ?1 and first < ?2 and first + count > ?2)
+on conflict (run_id, first) do update set count = excluded.count, body = excluded.body, cursor = excluded.cursor,
+    closed = excluded.closed, bytes = excluded.bytes
+"""
+TRIM_LOG: Final = """
+delete from logs where run_id = ?1 and first in (
+    select first from (select first, sum(bytes) over (order by first desc) as kept from logs where run_id = ?1)
+    where kept > ?2 and first < (select max(first) from logs where run_id = ?1))
+"""
+
+
+def clock_ms() -> int:
+    """The machine's clock in milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+class Lines(Protocol):
+    """The connections to one database file."""
+
+    async def write(self, work: Work[T]) -> T:
+        """Run a whole transaction where the writer lives."""
+
+    async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+        """Run one reading statement."""
+
+    def close(self) -> None: ...
+
+
+class Threads:
+    """A file: one writer thread, a few readers.
+
+    The writer's queue is first in, first out; group commit has at most one batch in it, so a lease renewal never waits
+    for more than the batch under way.
+    """
+
+    def __init__(self, path: Path, *, synchronous: str, readers: int) -> None:
+        self._writer = open_connection(path, synchronous=synchronous)
+        self._writing = ThreadPoolExecutor(1, thread_name_prefix="standby-writer")
+        self._reading = ThreadPoolExecutor(readers, thread_name_prefix="standby-reader")
+        self._readers: SimpleQueue[apsw.Connection] = SimpleQueue()
+        self._path, self._count = path, readers
+
+    def open_readers(self) -> None:
+        """After the schema is there."""
+        for _ in range(self._count):
+            reader = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+            reader.set_busy_timeout(BUSY_MS)
+            self._readers.put(reader)
+
+    @property
+    def writer(self) -> apsw.Connection:
+        return self._writer
+
+    async def write(self, work: Work[T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._writing, work, self._writer)
+
+    async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, sql, params)
+
+    def _read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+        reader = self._readers.get()
+        try:
+            return _fetch(reader, sql, params)
+        finally:
+            self._readers.put(reader)
+
+    def close(self) -> None:
+        self._reading.shutdown()
+        self._writing.shutdown()
+        while not self._readers.empty():
+            self._readers.get().close()
+        self._writer.close()
+
+
+class Inline:
+    """A database in memory, used where the caller is: no threads, every call done when it returns."""
+
+    def __init__(self) -> None:
+        self.writer = apsw.Connection(":memory:")
+
+    async def write(self, work: Work[T]) -> T:
+        return work(self.writer)
+
+    async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+        return _fetch(self.writer, sql, params)
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class SqliteStore(Reads):
+    """The store contract on SQLite. One server process at a time: `open_store` sees to that."""
+
+    dialect = DIALECT
+
+    def __init__(self, main: Lines, logs: Lines, incarnation: str, *, clock: Callable[[], int], hints: bool) -> None:
+        self.incarnation = incarnation
+        self.hints = Hints(on=hints)
+        self._main, self._logs, self._clock = main, logs, clock
+        self._commit = GroupCommit(self, self.hints.tell, inline=isinstance(main, Inline))
+        self._closed = False
+
+    @classmethod
+    def open(cls, path: Path, *, clock: Callable[[], int] = clock_ms, hints: bool = True) -> "SqliteStore":
+        """Open or make the database file, brought up to date; the logs of `standby.db` are beside it in `logs.db`."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        logs_path = path.with_name("logs.db") if path.stem == "standby" else path.with_name(f"{path.stem}.logs.db")
+        with ExitStack() as undo:
+            try:
+                main = Threads(path, synchronous="full", readers=READERS)
+                undo.callback(main.close)
+                logs = Threads(logs_path, synchronous="normal", readers=1)
+                undo.callback(logs.close)
+                migrate_sqlite(main.writer, clock(), path=path)
+                migrate_sqlite(logs.writer, clock(), path=logs_path, kind="sqlite_logs")
+                main.open_readers()
+                logs.open_readers()
+                store = cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
+            except apsw.Error as error:
+                raise StoreDown(f"{path} could not be opened: {error}") from error
+            undo.pop_all()
+        return store
+
+    @classmethod
+    def in_memory(cls, *, clock: Callable[[], int] = clock_ms, hints: bool = True) -> "SqliteStore":
+        """A store that lives and ends with this value, everything inline: for tests and simulations."""
+        main, logs = Inline(), Inline()
+        migrate_sqlite(main.writer, clock(), path=None)
+        migrate_sqlite(logs.writer, clock(), path=None, kind="sqlite_logs")
+        return cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
+
+    async def now(self) -> int:
+        """The store's clock, in milliseconds."""
+        return self._clock()
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+        """Save each change or say why not, one verdict each, in order."""
+        return await self._commit.save(changes)
+
+    async def close(self) -> None:
+        """Write what waits, then let go of the files."""
+        if self._closed:
+            return
+        await self._commit.close()
+        self._closed = True
+        self._main.close()
+        self._logs.close()
+
+    async def fetch(self, sql: str, *params: Param) -> Sequence[Row]:
+        return await self._read(self._main, sql, params)
+
+    async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
+        return await self._read(self._logs, sql, params)
+
+    async def _read(self, lines: Lines, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+        if self._closed:
+            raise StoreDown("the store is closed")
+        try:
+            return await lines.read(sql, params)
+        except apsw.Error as error:
+            raise StoreDown(f"the database could not be read: {error}") from error
+
+    async def _write(self, lines: Lines, work: Work[T]) -> T:
+        """Run one transaction that is no change."""
+
+        def transaction(connection: apsw.Connection) -> T:
+            connection.execute("begin immediate")
+            try:
+                done = work(connection)
+                connection.execute("commit")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("rollback")
+                raise
+            return done
+
+        if self._closed:
+            raise StoreDown("the store is closed")
+        try:
+            return await lines.write(transaction)
+        except apsw.Error as error:
+            raise StoreDown(f"the database could not be written: {error}") from error
+
+    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+        """One transaction of group commit."""
+        return await self._main.write(lambda connection: sqlite_commit.commit(connection, batch))
+
+    async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
+        """Which changes of a batch are in the history. Asked on the writer, so nothing can be under way."""
+        subjects = [one.change.subject for one in batch]
+        ids = [one.change.id for one in batch]
+        found = await self._write(self._main, lambda line: _fetch(line, queries.FOUND_SQLITE, (subjects, ids, 0)))
+        return {row[0]: row[1] for row in found}
+
+    async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
+        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
+
+        def take(connection: apsw.Connection) -> tuple[Lease, Lease | None] | None:
+            found = connection.execute("select * from leases where host = ?", (host,)).fetchall()
+            was = rows.lease(found[0]) if found else None
+            now = self._clock()
+            if was is not None and was.until > now and was.owner != owner:
+                return None
+            epoch = max(now, 0 if was is None else was.epoch + 1)
+            mine = Lease(host=host, owner=owner, epoch=epoch, until=now + ttl_ms, renewed_at=now)
+            connection.execute("insert or replace into leases values (?, ?, ?, ?, ?)", astuple(mine))
+            return mine, was
+
+        return await self._write(self._main, take)
+
+    async def renew_leases(self, owner: str, ttl_ms: int) -> Sequence[Lease]:
+        """Prolong all unexpired leases of this owner and return them."""
+        text = "update leases set until = ?1 + ?2, renewed_at = ?1 where owner = ?3 and until > ?1 returning *"
+
+        def renew(connection: apsw.Connection) -> Sequence[Row]:
+            return connection.execute(text, (self._clock(), ttl_ms, owner)).fetchall()
+
+        return [rows.lease(row) for row in await self._write(self._main, renew)]
+
+    async def resign_leases(self, owner: str) -> None:
+        """Let all leases of this owner end now."""
+        text = "update leases set until = ?1, renewed_at = ?1 where owner = ?2 and until > ?1"
+        await self._write(self._main, lambda line: line.execute(text, (self._clock(), owner)).fetchall())
+
+    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
+        """Store chunks; lines that are there already are ignored. Oldest chunks of a run over the cap are dropped."""
+
+        def append(connection: apsw.Connection) -> None:
+            values = ((*astuple(chunk), len(chunk.body.encode())) for chunk in chunks)
+            connection.executemany(APPEND_LOG, values)
+            connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in {chunk.run_id for chunk in chunks}])
+
+        await self._write(self._logs, append)
+
+    async def add_key(self, key: Key) -> None:
+        """Keep a key; the same name again replaces it."""
+        text = "insert or replace into keys (name, hash, created_at) values (?, ?, ?)"
+        await self._write(self._main, lambda line: line.execute(text, astuple(key)).fetchall())
+
+    async def prune_idempotency(self, before: int, most: int) -> int:
+        """Forget first answers older than `before`, at most so many; returns how many."""
+        text = """
+        delete from idempotency where (project, key) in
+            (select project, key from idempotency where at < ? order by at limit ?)
+        """
+
+        def prune(connection: apsw.Connection) -> int:
+            connection.execute(text, (before, most))
+            return connection.changes()
+
+        return await self._write(self._main, prune)
+
+
+def open_connection(path: Path, *, synchronous: str = "full") -> apsw.Connection:
+    """A writing connection as the store wants it."""
+    connection = apsw.Connection(str(path))
+    connection.set_busy_timeout(BUSY_MS)
+    connection.pragma("journal_mode", "wal")
+    connection.pragma("synchronous", synchronous)
+    connection.pragma("journal_size_limit", 64_000_000)
+    return connection
+
+
+def _incarnation(connection: apsw.Connection) -> str:
+    return str(connection.execute(queries.INCARNATION).get)
+
+
+def _fetch(connection: apsw.Connection, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+    bound = [param if isinstance(param, str | int | None) else encode(param).decode() for param in params]
+    return connection.execute(sql.replace("$", "?"), bound).fetchall()

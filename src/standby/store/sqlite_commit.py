@@ -1,0 +1,253 @@
+"""One batch in one SQLite transaction: each change is checked, then written, or left out with its verdict."""
+
+from collections.abc import Sequence
+from typing import Final, cast
+
+import apsw
+from msgspec.json import encode
+from msgspec.structs import astuple
+
+from standby.store.commit import Unsure, Violated
+from standby.store.contract import Answer, StoreDown, Verdict
+from standby.store.entry import Entry
+
+INSERT_ORDER: Final = """
+insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
+    queue_due, dedupe_live, slot, incarnation, handle, commanded_at, command_until, ready_at, deadline, stop_reason,
+    reason, exit_code, ended_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
+"""
+UPDATE_ORDER: Final = """
+update orders set version = ?2, state = ?7, state_since = ?8, attempt = ?9, rank = ?10, due_at = ?11, queue_due = ?12,
+    dedupe_live = ?13, slot = ?14, incarnation = ?15, handle = ?16, commanded_at = ?17, command_until = ?18,
+    ready_at = ?19, deadline = ?20, stop_reason = ?21, reason = ?22, exit_code = ?23, ended_at = ?24
+where id = ?1 and version = ?25
+"""
+INSERT_SPEC: Final = "insert into specs (seq, order_id, pool, project, body) values (?, ?, ?, ?, ?)"
+INSERT_ENV: Final = "insert into envs (order_id, sealed) values (?, ?)"
+INSERT_RUN: Final = """
+insert into runs (order_id, number, slot, incarnation, handle, commanded_at, ready_at, stop_asked_at, ended_at, reason,
+    exit_code, signal, error, peak_memory_kb, cpu_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_SLOT: Final = """
+insert or replace into slots (name, version, host, pool, state, state_since, incarnation, uses, created_at,
+    last_used_at, error, failures, retry_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_POOL: Final = """
+insert or replace into pools (name, version, host, settings, mode, mode_since, mode_reason, mode_actor, blocked_ms,
+    blocked_since)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_HOST: Final = """
+insert or replace into hosts (name, version, driver, memory_mb, identity, mode, mode_since, mode_reason, mode_actor,
+    unreachable_since, error, dead_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+PUT_PROJECT: Final = "insert or replace into projects (name, version, running_max) values (?, ?, ?)"
+INSERT_REPLAY: Final = """
+insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)
+"""
+INSERT_EVENT: Final = """
+insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SLOT_VERSION: Final = "select version from slots where name = ?"
+FREE_SLOT_VERSION: Final = """
+select version from slots where name = ?1 and state = 'idle' and not exists (select 1 from orders where slot = ?1)
+"""
+POOL_VERSION: Final = "select version from pools where name = ?"
+HOST_VERSION: Final = "select version from hosts where name = ?"
+PROJECT_VERSION: Final = "select version from projects where name = ?"
+
+Value = None | int | float | bytes | str
+
+CONFLICT: Final = Verdict(Answer.CONFLICT)
+DEPOSED: Final = Verdict(Answer.DEPOSED)
+FULL: Final = Verdict(Answer.FULL)
+
+
+def commit(connection: apsw.Connection, batch: Sequence[Entry]) -> Sequence[Verdict]:
+    """Write the batch in one transaction; raises Violated (nothing written), StoreDown (the same) or Unsure."""
+    try:
+        connection.execute("begin immediate")
+    except apsw.Error as error:
+        raise StoreDown(f"the database could not be locked: {error}") from error
+    try:
+        verdicts = Batch(connection).write(batch)
+        connection.execute("commit")
+    except (apsw.ConstraintError, apsw.TooBigError, OverflowError) as error:
+        _roll_back(connection)
+        raise Violated(str(error)) from error
+    except apsw.Error as error:
+        _roll_back(connection)
+        raise Unsure(str(error)) from error
+    except BaseException:
+        _roll_back(connection)
+        raise
+    return verdicts
+
+
+def _roll_back(connection: apsw.Connection) -> None:
+    # A full disk or a broken file rolls back by itself.
+    if connection.in_transaction:
+        connection.execute("rollback")
+
+
+class Batch:
+    """The writes of one open transaction."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        self._connection = connection
+        self._cursor = connection.cursor()
+        self._seq = int(self._get("select coalesce(max(seq), 0) from events") or 0)
+        self._events: list[tuple[Value, ...]] = []
+        # What guards look at is read once: a change that relies on a row written by the batch waits for the next one.
+        self._epochs: dict[str, int | None] = {}
+        self._versions: dict[tuple[str, str], Value] = {}
+        self._opened: dict[str, int] = {}
+        self._room: dict[str, int | None] = {}
+
+    def write(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+        """Check and write every change, then all their events."""
+        verdicts = [self._refusal(one) or self._write(one) for one in batch]
+        self._cursor.executemany(INSERT_EVENT, self._events)
+        return verdicts
+
+    def _get(self, sql: str, *params: Value) -> Value:
+        return cast(Value, self._cursor.execute(sql, params).get)
+
+    def _refusal(self, one: Entry) -> Verdict | None:
+        guards = one.change.guards
+        if guards.lease is not None and self._epoch(guards.lease[0]) != guards.lease[1]:
+            return DEPOSED
+        first = self._first_of_its_kind(one)
+        if first is not None:
+            return Verdict(Answer.DUPLICATE, order_id=first)
+        if self._guard_broken(one) or self._stale(one):
+            return CONFLICT
+        return FULL if guards.project_limit and not self._has_room(one) else None
+
+    def _epoch(self, host: str) -> int | None:
+        if host not in self._epochs:
+            self._epochs[host] = cast(int | None, self._get("select epoch from leases where host = ?", host))
+        return self._epochs[host]
+
+    def _version(self, sql: str, name: str) -> Value:
+        if (sql, name) not in self._versions:
+            self._versions[sql, name] = self._get(sql, name)
+        return self._versions[sql, name]
+
+    def _first_of_its_kind(self, one: Entry) -> str | None:
+        replay, dedupe, found = one.change.idempotency, one.dedupe, None
+        if replay is not None:
+            text = "select order_id from idempotency where project = ? and key = ?"
+            found = self._get(text, replay.project, replay.key)
+        if found is None and dedupe is not None:
+            found = self._get("select id from orders where dedupe_live = ?", dedupe)
+        return cast(str | None, found)
+
+    def _guard_broken(self, one: Entry) -> bool:
+        guards = one.change.guards
+        pool, host, slot = one.guarded_pool, one.guarded_host, guards.slot_free
+        if pool is not None and self._version(POOL_VERSION, pool) != guards.pool_version:
+            return True
+        if host is not None and self._version(HOST_VERSION, host) != guards.host_version:
+            return True
+        return slot is not None and not self._slot_free(slot, guards.slot_version)
+
+    def _slot_free(self, slot: str, version: int | None) -> bool:
+        found = self._get(FREE_SLOT_VERSION, slot)
+        return found is not None and (version is None or found == version)
+
+    def _stale(self, one: Entry) -> bool:
+        change = one.change
+        for text, was, now in (
+            (SLOT_VERSION, change.slot_was, change.slot),
+            (POOL_VERSION, change.pool_was, change.pool),
+            (HOST_VERSION, change.host_was, change.host),
+            (PROJECT_VERSION, change.project_was, change.project),
+        ):
+            row = was or now
+            if row is not None and self._get(text, row.name) != (None if was is None else was.version):
+                return True
+        run, spec = change.run, change.spec
+        if run is not None:
+            text = "select 1 from runs where order_id = ? and number = ?"
+            if self._get(text, run.order_id, run.number) is not None:
+                return True
+        return spec is not None and self._get("select 1 from specs where order_id = ?", spec.order_id) is not None
+
+    def _has_room(self, one: Entry) -> bool:
+        assert one.order is not None
+        project = one.order.project
+        if project not in self._room:
+            most = self._get("select running_max from projects where name = ?", project)
+            text = "select count(*) from orders where slot is not null and project = ?"
+            self._room[project] = None if most is None else cast(int, most) - cast(int, self._get(text, project))
+            self._opened[project] = 0
+        room = self._room[project]
+        return room is None or self._opened[project] < room
+
+    def _write(self, one: Entry) -> Verdict:
+        change = one.change
+        # The order goes first: when it is not as it was, nothing of the change has been written yet.
+        if one.order is not None and not self._write_order(one):
+            return CONFLICT
+        self._seq += 1
+        if one.opens in self._opened:
+            self._opened[one.opens] += 1
+        if change.spec is not None and one.order is not None:
+            spec = (self._seq, change.spec.order_id, one.order.pool, one.order.project, one.spec_body)
+            self._cursor.execute(INSERT_SPEC, spec)
+            if change.sealed_env is not None:
+                self._cursor.execute(INSERT_ENV, (change.spec.order_id, change.sealed_env))
+        if change.run is not None:
+            self._cursor.execute(INSERT_RUN, astuple(change.run))
+        if change.idempotency is not None:
+            self._cursor.execute(INSERT_REPLAY, astuple(change.idempotency))
+        self._write_places(one)
+        before, after = change.states
+        told = (
+            change.at,
+            change.kind,
+            change.subject,
+            before,
+            after,
+            change.trigger,
+            change.actor,
+            one.data,
+            change.id,
+        )
+        self._events.append((self._seq, *told))
+        return Verdict(Answer.SAVED, self._seq)
+
+    def _write_order(self, one: Entry) -> bool:
+        assert one.order is not None
+        was = one.change.order_was
+        if was is None:
+            self._cursor.execute(INSERT_ORDER, astuple(one.order))
+        else:
+            self._cursor.execute(UPDATE_ORDER, (*astuple(one.order), was.version))
+        return self._connection.changes() == 1
+
+    def _write_places(self, one: Entry) -> None:
+        change = one.change
+        if one.slot is not None:
+            self._cursor.execute(PUT_SLOT, astuple(one.slot))
+        elif change.slot_was is not None:
+            self._cursor.execute("delete from slots where name = ?", (change.slot_was.name,))
+        if one.pool is not None:
+            name, version, host, settings, *rest = astuple(one.pool)
+            self._cursor.execute(PUT_POOL, (name, version, host, encode(settings).decode(), *rest))
+        elif change.pool_was is not None:
+            self._cursor.execute("delete from pools where name = ?", (change.pool_was.name,))
+        if one.host is not None:
+            self._cursor.execute(PUT_HOST, astuple(one.host))
+        elif change.host_was is not None:
+            self._cursor.execute("delete from hosts where name = ?", (change.host_was.name,))
+        if one.project is not None:
+            self._cursor.execute(PUT_PROJECT, astuple(one.project))
+        elif change.project_was is not None:
+            self._cursor.execute("delete from projects where name = ?", (change.project_was.name,))

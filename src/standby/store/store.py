@@ -1,0 +1,101 @@
+"""Where a store is named by a URL: opened, migrated, asked for its schema."""
+
+import fcntl
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import apsw
+
+from standby.core.errors import Refused
+from standby.store.contract import Store
+from standby.store.migrate import Status, compare, known, migrate_sqlite, sqlite_status
+from standby.store.sqlite import SqliteStore, clock_ms, open_connection
+
+SQLITE: Final = "sqlite:///"
+POSTGRES: Final = ("postgresql://", "postgres://")
+
+
+@asynccontextmanager
+async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] = clock_ms) -> AsyncIterator[Store]:
+    """The store of a server, closed at the end. `clock` is SQLite's; PostgreSQL has its own."""
+    if url.startswith(POSTGRES):
+        from standby.store.postgres import PostgresStore  # asyncpg is an extra
+
+        remote = await PostgresStore.open(url, hints=hints)
+        try:
+            yield remote
+        finally:
+            await remote.close()
+        return
+    path = sqlite_path(url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with only_server(path):
+        local = SqliteStore.open(path, clock=clock, hints=hints)
+        try:
+            yield local
+        finally:
+            await local.close()
+
+
+async def schema_status(url: str) -> Status:
+    """Which migrations were applied and which are pending (`.sql` is their text); changes nothing."""
+    if url.startswith(POSTGRES):
+        from standby.store import postgres_session as session
+
+        connection = await session.connect(url, session.READER)
+        try:
+            return await session.postgres_status(connection)
+        finally:
+            await connection.close()
+    path = sqlite_path(url)
+    if not path.exists():
+        return compare(known("sqlite"), [])
+    reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
+    try:
+        return sqlite_status(reader)
+    finally:
+        reader.close()
+
+
+async def migrate(url: str) -> Status:
+    """Bring the database up to date; returns how it stood before."""
+    if url.startswith(POSTGRES):
+        from standby.store.postgres_session import migrate_postgres
+
+        return await migrate_postgres(url)
+    path = sqlite_path(url)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with only_server(path):
+        connection = open_connection(path)
+        try:
+            return migrate_sqlite(connection, clock_ms(), path=path)
+        finally:
+            connection.close()
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that a sqlite:/// URL names: `sqlite:///relative.db` or `sqlite:////absolute.db`."""
+    if not url.startswith(SQLITE) or len(url) == len(SQLITE):
+        raise Refused(f"not a store: {url!r}. Use sqlite:///path/to/standby.db or postgresql://host/database")
+    return Path(url.removeprefix(SQLITE))
+
+
+@contextmanager
+def only_server(path: Path) -> Iterator[None]:
+    """Hold the file against a second server; the lock ends with the process, however that ends."""
+    with path.with_name(f"{path.name}.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.seek(0)
+            pid = lock.read().strip() or "unknown"
+            raise Refused(
+                f"another Standby server (pid {pid}) uses {path}. SQLite admits one server: stop it, or use PostgreSQL"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield

@@ -1,0 +1,257 @@
+// The page: a live list of orders, the pools and hosts, a form. Everything is put in as text, never as markup.
+
+import { events, get, post, takeKeyFromAddress, useKey } from "./api.js";
+import { ago, Detail, element, what } from "./detail.js";
+
+const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
+const PAGE = 50;
+const SETTLE_MS = 250;
+const POLL_MS = 2000;
+const RETRY_MS = 3000;
+
+const by = (id) => document.getElementById(id);
+const view = { state: null, orders: [], next: null, pages: 1, pools: [], hosts: [] };
+
+function say(text) {
+  by("message").textContent = text;
+  by("message").hidden = !text;
+  clearTimeout(say.timer);
+  say.timer = setTimeout(() => { by("message").hidden = true; }, 8000);
+}
+
+const detail = new Detail(by("detail"), say, () => { location.hash = ""; });
+
+function connection(word) {
+  by("connection").textContent = word;
+  by("connection").className = word.split(" ")[0];
+}
+
+// Reading
+
+async function readOrders() {
+  const filter = view.state ? `&state=${view.state}` : "";
+  let orders = [], next = null;
+  for (let page = 0; page < view.pages; page += 1) {
+    const cursor = next ? `&cursor=${encodeURIComponent(next)}` : "";
+    const answer = await get(`/work-orders?limit=${PAGE}${filter}${cursor}`);
+    orders = orders.concat(answer.orders);
+    next = answer.next;
+    if (!next) break;
+  }
+  view.orders = orders;
+  view.next = next;
+}
+
+async function refresh() {
+  try {
+    const [pools, hosts] = await Promise.all([get("/pools"), get("/hosts"), readOrders()]);
+    view.pools = pools.pools;
+    view.hosts = hosts.hosts;
+    by("key-form").hidden = true;
+    draw();
+    await detail.refresh();
+    return true;
+  } catch (error) {
+    if (error.status === 401) askForKey();
+    else connection("not connected");
+    return false;
+  }
+}
+
+// Changes that come close together are drawn once; a hidden page waits until it is looked at.
+let settling = null;
+let again = false;
+function refreshSoon() {
+  if (document.hidden) return;
+  if (settling !== null) { again = true; return; }
+  settling = setTimeout(async () => {
+    again = false;
+    await refresh();
+    settling = null;
+    if (again) refreshSoon();
+  }, SETTLE_MS);
+}
+
+async function listen() {
+  let last = null;
+  for (;;) {
+    try {
+      for await (const { id } of events(last, undefined)) {
+        last = id;
+        connection("live");
+        refreshSoon();
+      }
+    } catch (error) {
+      if (error.status === 401) { askForKey(); return; }
+      if (error.status === 410) last = null;
+    }
+    connection("polling (the stream broke off)");
+    const until = Date.now() + RETRY_MS;
+    while (Date.now() < until) {
+      refreshSoon();
+      await new Promise((wake) => setTimeout(wake, POLL_MS));
+    }
+  }
+}
+
+function askForKey() {
+  connection("needs a key");
+  by("key-form").hidden = false;
+  by("key-form").elements.key.focus();
+}
+
+// Drawing
+
+function draw() {
+  drawChips();
+  drawPlaces();
+  drawOrders();
+  drawForm();
+}
+
+function drawChips() {
+  const counts = {};
+  for (const pool of view.pools) {
+    for (const [state, count] of Object.entries(pool.orders)) counts[state] = (counts[state] || 0) + count;
+  }
+  const chip = (state) => {
+    const count = state && counts[state] ? ` ${counts[state]}` : "";
+    const label = state ? state.replace("_", " ") + count : "all";
+    const press = () => { view.state = state; view.pages = 1; refresh(); };
+    return element("button", { type: "button", class: `chip ${state || "all"}`, "aria-pressed": String(view.state === state), onclick: press }, label);
+  };
+  keepFocus(by("chips"), () => by("chips").replaceChildren(chip(null), ...STATES.map(chip)));
+}
+
+function drawPlaces() {
+  keepFocus(by("places"), () => by("places").replaceChildren(...view.pools.map(poolCard), ...view.hosts.map(hostCard)));
+}
+
+function poolCard(pool) {
+  const busy = (pool.slots.busy || 0) + (pool.slots.deploying || 0);
+  const open = pool.mode === "open";
+  const verb = open ? "pause" : "resume";
+  const change = async () => {
+    try { await post(`/pools/${encodeURIComponent(pool.name)}/${verb}`, { reason: "asked on the page" }); await refresh(); }
+    catch (error) { say(error.message); }
+  };
+  const errors = pool.slots.error ? element("span", { class: "bad" }, `${pool.slots.error} slots in error`) : null;
+  return element(
+    "article", { class: open ? "" : "held" },
+    element("h2", {}, "pool ", element("b", {}, pool.name)),
+    element("meter", { min: 0, max: Math.max(1, pool.slots_max), value: busy, title: "slots in use" }),
+    element("span", {}, `${busy} of ${pool.slots_max} busy, ${pool.pending} waiting`),
+    errors,
+    open ? null : element("span", { class: "bad" }, `${pool.mode}${pool.mode_reason ? `: ${pool.mode_reason}` : ""}`),
+    element("button", { type: "button", "aria-label": `${verb} pool ${pool.name}`, onclick: change }, verb),
+  );
+}
+
+function hostCard(host) {
+  const budget = host.memory_mb;
+  const led = host.lease !== null && host.lease.live;
+  const bad = host.unreachable_since ? `cannot be asked: ${host.error}` : led ? null : "no server leads it";
+  return element(
+    "article", { class: bad ? "held" : "" },
+    element("h2", {}, "host ", element("b", {}, host.name)),
+    budget ? element("meter", { min: 0, max: budget, value: host.memory_used_mb, title: "memory in use" }) : null,
+    element("span", {}, budget ? `${host.memory_used_mb} of ${budget} MB` : `${host.memory_used_mb} MB, no limit`),
+    bad ? element("span", { class: "bad" }, bad) : null,
+    host.mode === "open" ? null : element("span", { class: "bad" }, host.mode),
+  );
+}
+
+function drawOrders() {
+  const rows = view.orders.map((order) => {
+    const link = element("a", { href: `#order=${encodeURIComponent(order.id)}`, "aria-label": `order ${order.id}` }, what(order) || "(nothing)");
+    const note = order.gate ? order.gate.text : order.reason ? `${order.reason}${order.exit_code === null ? "" : `, exit code ${order.exit_code}`}` : "";
+    return element(
+      "tr", { class: order.id === detail.id ? "chosen" : "" },
+      element("td", {}, element("span", { class: `chip ${order.state}` }, order.state.replace("_", " "))),
+      element("td", { class: "what" }, link, note ? element("small", {}, note) : null),
+      element("td", {}, order.pool),
+      element("td", {}, order.project),
+      element("td", {}, element("time", { datetime: order.state_since, title: order.state_since }, ago(order.state_since))),
+    );
+  });
+  keepFocus(by("orders"), () => by("orders").replaceChildren(...rows));
+  by("empty").hidden = rows.length > 0;
+  by("more").hidden = view.next === null;
+}
+
+function drawForm() {
+  const select = by("form").elements.pool;
+  const names = view.pools.map((pool) => pool.name);
+  if ([...select.options].map((option) => option.value).join() === names.join()) return;
+  select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+}
+
+// Whoever moves by keyboard stays where they are when a part is drawn anew.
+function keepFocus(part, redraw) {
+  const active = part.contains(document.activeElement) ? document.activeElement : null;
+  const label = active && (active.getAttribute("aria-label") || active.className);
+  redraw();
+  if (!label) return;
+  [...part.querySelectorAll("a, button")].find((each) => (each.getAttribute("aria-label") || each.className) === label)?.focus();
+}
+
+// Doing
+
+function toggleForm(open = by("form").hidden) {
+  by("form").hidden = !open;
+  by("new").setAttribute("aria-expanded", String(open));
+  if (open) by("form").elements.script.focus();
+}
+
+async function submit(event) {
+  event.preventDefault();
+  const fields = by("form").elements;
+  const error = by("form").querySelector(".error");
+  error.textContent = "";
+  try {
+    const order = await post("/work-orders", {
+      script: fields.script.value, pool: fields.pool.value, project: fields.project.value, priority: Number(fields.priority.value),
+    });
+    location.hash = `order=${order.id}`;
+    await refresh();
+  } catch (refusal) {
+    error.textContent = refusal.message;
+  }
+}
+
+async function showFromAddress() {
+  const id = new URLSearchParams(location.hash.slice(1)).get("order");
+  if (id) await detail.show(id);
+  else detail.hide();
+  document.body.classList.toggle("with-detail", Boolean(id));
+  drawOrders();
+}
+
+by("new").addEventListener("click", () => toggleForm());
+by("form").addEventListener("submit", submit);
+by("more").addEventListener("click", () => { view.pages += 1; refresh(); });
+by("key-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  useKey(by("key-form").elements.key.value);
+  start();
+});
+window.addEventListener("hashchange", () => { takeKeyFromAddress(); showFromAddress(); });
+document.addEventListener("visibilitychange", refreshSoon);
+document.addEventListener("keydown", (event) => {
+  const typing = ["INPUT", "TEXTAREA", "SELECT"].includes(document.activeElement?.tagName);
+  if (event.key === "Escape") { toggleForm(false); location.hash = ""; }
+  if (event.key === "n" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); toggleForm(true); }
+});
+
+async function start() {
+  if (await refresh()) {
+    await showFromAddress();
+    listen();
+  } else if (by("key-form").hidden) {
+    setTimeout(start, RETRY_MS);
+  }
+}
+
+takeKeyFromAddress();
+start();
+setInterval(drawOrders, 10000);

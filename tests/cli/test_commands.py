@@ -1,0 +1,132 @@
+"""The command line against a real server: data on stdout, words on stderr, honest exit codes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Standby
+from tests.e2e.house import House, until
+
+
+def test_submit_prints_the_id_and_nothing_else_on_stdout(at_home: Standby) -> None:
+    said = at_home("submit", "--", "true")
+    assert said.code == 0
+    assert len(said.out.split()) == 1
+    assert "taken in" in said.err
+    assert at_home("orders", "wait", said.out.strip()).code == 0
+
+
+def test_the_exit_code_of_a_waited_for_order_is_its_own(at_home: Standby) -> None:
+    assert at_home("submit", "--wait", "--", "sh", "-c", "exit 7").code == 7
+    assert at_home("submit", "--wait", "--", "true").code == 0
+    assert at_home("submit", "--wait", "--run-timeout", "100ms", "--", "sleep", "60").code not in (0, 2, 3, 4)
+
+
+def test_followed_output_goes_to_the_stream_it_came_from(at_home: Standby) -> None:
+    said = at_home("submit", "--follow", "--", "sh", "-c", "echo out; echo err >&2; exit 3")
+    assert said.code == 3
+    assert said.out == "out\n"
+    assert "err" in said.err.splitlines()
+
+
+def test_a_script_env_payload_and_labels_reach_the_work(
+    at_home: Standby, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MINE", "from here")
+    (tmp_path / "script").write_text('echo "$MINE and $GIVEN"\n')
+    (tmp_path / "payload").write_text('{"big": 123456789012345678901234567890}')
+    said = at_home(
+        *("submit", "--follow", "--json", "--script", str(tmp_path / "script"), "--env", "MINE", "--env", "GIVEN=a=b"),
+        *("--payload", f"@{tmp_path / 'payload'}", "--label", "team=x", "--priority", "-5"),
+    )
+    records = [json.loads(line) for line in said.out.splitlines()]
+    assert [record["text"] for record in records[:-1]] == ["from here and a=b"]
+    assert records[-1]["payload"] == {"big": 123456789012345678901234567890}
+    assert (records[-1]["labels"], records[-1]["priority"]) == ({"team": "x"}, -5)
+    assert records[-1]["env_names"] == ["GIVEN", "MINE"]
+
+
+def test_the_same_idempotency_key_hands_an_order_in_once(at_home: Standby) -> None:
+    first, again = (at_home("submit", "--idempotency-key", "cli-1", "--", "true") for _ in range(2))
+    assert first.out == again.out
+    other = at_home("submit", "--idempotency-key", "cli-1", "--", "false")
+    assert other.code == 4
+    assert "another body" in other.err
+
+
+def test_a_deduplicated_order_is_said_to_be_there_already(at_home: Standby) -> None:
+    first, again = (at_home("submit", "--dedupe-key", "cli", "--", "sleep", "60") for _ in range(2))
+    assert first.out == again.out
+    assert "already" in again.err
+    assert at_home("orders", "cancel", first.out.strip()).code == 0
+
+
+def test_orders_are_listed_shown_read_and_cancelled(at_home: Standby) -> None:
+    order_id = at_home("submit", "--wait", "--project", "shown", "--", "sh", "-c", "echo one; echo two").out.split()[0]
+    listed = json.loads(at_home("orders", "list", "--project", "shown", "--json").out)
+    assert [order["id"] for order in listed["orders"]] == [order_id]
+    assert order_id in at_home("orders", "list", "--project", "shown").out
+    shown = json.loads(at_home("orders", "show", order_id, "--json").out)
+    assert (shown["state"], len(shown["runs"])) == ("completed", 1)
+    assert "order.completed" in at_home("orders", "show", order_id).out
+    assert at_home("orders", "logs", "-f", order_id).out == "one\ntwo\n"
+    assert at_home("orders", "logs", order_id, "--from", "1").out == "two\n"
+    assert at_home("orders", "cancel", order_id).code == 0
+
+
+def test_pools_are_paused_and_resumed_and_places_listed(at_home: Standby) -> None:
+    paused = at_home("pools", "pause", "default", "--reason", "test", "--json")
+    assert json.loads(paused.out)["mode"] == "paused"
+    assert "paused" in at_home("pools").out
+    assert at_home("pools", "resume", "default").code == 0
+    assert json.loads(at_home("pools", "list", "--json").out)["pools"][0]["mode"] == "open"
+    assert json.loads(at_home("hosts", "--json").out)["hosts"][0]["name"] == "local"
+    assert "local" in at_home("hosts", "list").out
+    assert at_home("slots", "--pool", "default").code == 0
+    assert at_home("hosts", "declare-dead", "local", "--reason", "x").code == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("orders", "show", "nobody"),
+        ("orders", "cancel", "nobody"),
+        ("orders", "logs", "nobody"),
+        ("pools", "pause", "nope"),
+        ("submit", "--pool", "nope", "--", "true"),
+        ("submit", "--memory-mb", "99999999", "--", "true"),
+        ("--key", "sb_wrong", "--url"),
+    ],
+)
+def test_what_is_not_there_or_refused_ends_with_4_and_a_reason(
+    at_home: Standby, home: House, words: tuple[str, ...]
+) -> None:
+    words = ("pools", *words, home.url) if words[0] == "--key" else words
+    said = at_home(*words)
+    assert said.code == 4
+    assert said.out == ""
+    assert said.err.startswith("standby: ")
+    assert "Traceback" not in said.err
+
+
+def test_leaving_a_wait_leaves_the_order_running(home: House) -> None:
+    command = [sys.executable, "-m", "standby.cli.main", "submit", "--wait", "--", "sleep", "60"]
+    with subprocess.Popen(
+        command, cwd=home.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
+    ) as waiting:
+        assert waiting.stdout is not None
+        order_id = waiting.stdout.readline().strip()
+        home.in_state(order_id, "running")
+        waiting.send_signal(signal.SIGINT)
+        _, err = waiting.communicate(timeout=30)
+    assert waiting.returncode == 130
+    assert "goes on" in err
+    assert "Traceback" not in err
+    assert home.order(order_id)["state"] == "running"
+    home.call("POST", f"/work-orders/{order_id}/cancel")
+    until(lambda: home.order(order_id)["state"] == "cancelled", "it is cancelled")

@@ -1,0 +1,75 @@
+"""Fixtures that every test may use: a store of each engine, and the database behind it."""
+
+import os
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from standby.store.contract import Store
+from standby.store.sqlite import SqliteStore, clock_ms
+from tests.postgres import DIRECTORY, end_server, fresh_database
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # In the process that starts the workers, so that they share one server.
+    if not hasattr(config, "workerinput"):
+        os.environ[DIRECTORY] = tempfile.mkdtemp(prefix="standby-test-")
+        os.environ[f"{DIRECTORY}_OWNER"] = str(os.getpid())
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        end_server(Path(os.environ[DIRECTORY]))
+
+
+class Database:
+    """One database and all stores that a test opened on it. `skew_ms` moves their clock."""
+
+    def __init__(self, kind: str, url: str) -> None:
+        self.kind, self.url = kind, url
+        self.skew_ms = 0
+        self._opened: list[Store] = []
+
+    async def open(self, *, hints: bool = True) -> Store:
+        """One more store on this database, as another instance would have it; closed with the test."""
+        store: Store
+        if self.kind == "sqlite":
+            path = Path(self.url.removeprefix("sqlite:///"))
+            store = SqliteStore.open(path, clock=lambda: clock_ms() + self.skew_ms, hints=hints)
+        else:
+            from standby.store.postgres import PostgresStore
+
+            store = await PostgresStore.open(self.url, hints=hints, offset=lambda: self.skew_ms)
+        self._opened.append(store)
+        return store
+
+    async def close(self) -> None:
+        for store in self._opened:
+            await store.close()
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    return "asyncio"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Database]:
+    """An empty database of each engine."""
+    if request.param == "sqlite":
+        opened = Database("sqlite", f"sqlite:///{tmp_path / 'standby.db'}")
+        yield opened
+        await opened.close()
+        return
+    async with fresh_database() as url:
+        opened = Database("postgres", url)
+        yield opened
+        await opened.close()
+
+
+@pytest.fixture
+async def store(database: Database) -> Store:
+    """A store on an empty database of each engine."""
+    return await database.open()

@@ -1,0 +1,159 @@
+"""The scripted platform: it does what it is told, fences like a keeper, and lies only on request."""
+
+import pytest
+from msgspec.structs import replace
+
+from standby.core.errors import Refused, Unreachable
+from standby.core.model import Json
+from standby.drivers.contract import CommandRefused, Exit, Seen
+from standby.drivers.scripted import Script, ScriptedDriver, ScriptedPlatform, parse
+
+from .rigs import ScriptedRig, look, place, slot_named, start_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def seats() -> ScriptedRig:
+    return ScriptedRig(seats=True)
+
+
+async def seen_at(rig: ScriptedRig, *times: int, **what: Json) -> list[Seen]:
+    """What looks at these times after the start show."""
+    slot = await place(rig.driver)
+    began = rig.at
+    await rig.driver.start(slot, start_of(slot, "o", rig.doing(**what)))
+    result = []
+    for time in times:
+        rig.at = began + time
+        result.append((await look(rig.driver, slot, "o-1")).seen)
+    return result
+
+
+@pytest.mark.parametrize("payload", ["null", "[]", "3", '{"mine": 1}', '{"script": {}}'])
+async def test_a_payload_without_a_script_ends_well_at_once(payload: str) -> None:
+    assert parse(payload) == Script()
+
+
+@pytest.mark.parametrize(
+    ("payload", "words"),
+    [
+        ('{"script": {"runs_ms": 5}}', "runs_ms"),
+        ('{"script": {"run_ms": -5}}', "run_ms"),
+        ('{"script": {"exit": "0"}}', "exit"),
+        ('{"script": {"lie": "maybe"}}', "maybe"),
+        ('{"script": 5}', "object"),
+        ("{", "not JSON"),
+    ],
+)
+async def test_a_mistake_in_a_script_is_refused_with_its_place(payload: str, words: str) -> None:
+    with pytest.raises(Refused, match=words):
+        parse(payload)
+
+
+async def test_a_run_follows_its_script_by_the_clock_alone(seats: ScriptedRig) -> None:
+    assert await seen_at(seats, 0, 49, 50, 149, 150, start_ms=50, run_ms=100) == [
+        Seen.STARTING,
+        Seen.STARTING,
+        Seen.READY,
+        Seen.READY,
+        Seen.STOPPED,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("what", "ended"),
+    [
+        ({"exit": 3}, Exit(code=3)),
+        ({"signal": 11}, Exit(signal=11)),
+        ({"oom": True}, Exit(signal=9, oom=True)),
+        ({"start_error": "no image"}, Exit(start_error="no image")),
+        ({"unknown": 1}, Exit(start_error="payload.script: Object contains unknown field `unknown`")),
+    ],
+)
+async def test_a_run_ends_as_its_script_says(seats: ScriptedRig, what: dict[str, Json], ended: Exit) -> None:
+    slot = await place(seats.driver)
+    sighting = await seats.driver.start(slot, start_of(slot, "o", seats.doing(**what)))
+    assert sighting.exit == ended
+
+
+async def test_a_vanished_run_is_absent(seats: ScriptedRig) -> None:
+    assert await seen_at(seats, 29, 30, run_ms=None, vanish_after_ms=30) == [Seen.READY, Seen.ABSENT]
+
+
+async def test_a_late_report_shows_the_past(seats: ScriptedRig) -> None:
+    assert await seen_at(seats, 0, 20, 59, 60, run_ms=40, report_late_ms=20) == [
+        Seen.FRESH,
+        Seen.READY,
+        Seen.READY,
+        Seen.STOPPED,
+    ]
+
+
+async def test_a_lie_lasts_as_long_as_the_run(seats: ScriptedRig) -> None:
+    assert await seen_at(seats, 0, 10, run_ms=10, lie="absent") == [Seen.ABSENT, Seen.STOPPED]
+
+
+async def test_a_start_whose_answer_is_lost_took_effect(seats: ScriptedRig) -> None:
+    slot = await place(seats.driver)
+    with pytest.raises(Unreachable):
+        await seats.driver.start(slot, start_of(slot, "o", seats.doing(run_ms=None, unreachable_ms=100)))
+    with pytest.raises(Unreachable):
+        await seats.driver.unstored()
+    seats.at += 100
+    assert (await look(seats.driver, slot, "o-1")).seen is Seen.READY
+
+
+async def test_a_deaf_run_ends_only_by_force(seats: ScriptedRig) -> None:
+    slot = await place(seats.driver)
+    await seats.driver.start(slot, start_of(slot, "o", seats.doing(run_ms=None, ignore_stop=True)))
+    await seats.driver.stop(slot, "o-1", "scripted-1", force=False, epoch=1)
+    seats.at += 1000
+    assert (await look(seats.driver, slot, "o-1")).seen is Seen.READY
+    await seats.driver.stop(slot, "o-1", "scripted-1", force=True, epoch=1)
+    assert (await look(seats.driver, slot, "o-1")).exit == Exit(signal=9)
+
+
+async def test_a_used_place_takes_no_second_run_until_it_is_made_anew() -> None:
+    rig = ScriptedRig(seats=False)
+    slot = await place(rig.driver)
+    await rig.driver.start(slot, start_of(slot, "o", rig.ending(0)))
+    with pytest.raises(CommandRefused, match="used before"):
+        await rig.driver.start(slot, start_of(slot, "p", rig.ending(0)))
+    await rig.driver.remove(slot)
+    anew = await place(rig.driver)
+    assert anew.incarnation != slot.incarnation
+    await rig.driver.start(anew, start_of(anew, "p", rig.ending(0)))
+
+
+async def test_removing_a_place_ends_what_runs_in_it_and_an_old_name_removes_nothing() -> None:
+    rig = ScriptedRig(seats=False)
+    slot = await place(rig.driver)
+    await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
+    await rig.driver.remove(slot_named(slot.name, "an-older-one"))
+    assert len(rig.platform.alive(rig.at)) == 1
+    await rig.driver.remove(slot)
+    assert (await look(rig.driver, slot, "o-1")).seen is Seen.ABSENT
+    assert rig.platform.alive(rig.at) == []
+
+
+async def test_a_command_delivered_late_is_refused(seats: ScriptedRig) -> None:
+    slot = await place(seats.driver)
+    start = start_of(slot, "o", seats.lasting())
+    with pytest.raises(CommandRefused, match="too late"):
+        seats.platform.start(start, slot.incarnation, until=seats.at, now=seats.at + 1)
+
+
+async def test_the_platform_counts_live_copies_of_an_order(seats: ScriptedRig) -> None:
+    slot = await place(seats.driver)
+    for attempt in (1, 2):
+        start = start_of(slot, "o", seats.lasting())
+        await seats.driver.start(slot, replace(start, run_id=f"o-{attempt}"))
+    assert seats.platform.most_copies == {"o": 2}
+
+
+async def test_a_new_platform_is_another_one(seats: ScriptedRig) -> None:
+    slot = await place(seats.driver)
+    await seats.driver.start(slot, start_of(slot, "o", seats.lasting()))
+    other = ScriptedDriver(ScriptedPlatform("scripted-2"), now=lambda: seats.at)
+    assert (await look(other, slot, "o-1")).seen is Seen.ABSENT

@@ -1,0 +1,24 @@
+"""Databases for real servers: what they are told to use."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from tests.postgres import fresh_database
+
+
+@pytest.fixture
+def postgres_url() -> Iterator[str]:
+    """A migrated, empty PostgreSQL database."""
+    with asyncio.Runner() as runner:
+        database = fresh_database()
+        yield runner.run(database.__aenter__())
+        runner.run(database.__aexit__(None, None, None))
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def engine(request: pytest.FixtureRequest) -> str | None:
+    """What `database` is set to: null is the embedded default."""
+    url: str | None = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
+    return url

@@ -1,0 +1,73 @@
+"""Several instances on one PostgreSQL: one leads, another takes over, and nothing ever runs twice."""
+
+import random
+import signal
+from pathlib import Path
+
+from tests.e2e.house import House, until
+from tests.e2e.test_kill import ORDERS, POOL, WORK, _lives
+
+SHORT = {"lease": "2s", "command_window": "500ms"}
+
+
+def _pair(tmp_path: Path, database: str) -> tuple[House, House]:
+    """Two servers with state of their own, one database and one process host between them."""
+    shared = tmp_path / "shared"
+    toml = f'[hosts.local]\ndirectory = "{shared}"\n{POOL}'
+    seal = {"seal_key": "5a" * 32}
+    first = House(tmp_path / "a", toml=toml, database=database, **SHORT, **seal)
+    second = House(tmp_path / "b", toml=toml, database=database, **SHORT, **seal)
+    return first, second
+
+
+def test_two_servers_share_a_database_and_one_is_killed_now_and_then(tmp_path: Path, postgres_url: str) -> None:
+    chance = random.Random(7)
+    marks = tmp_path / "marks"
+    marks.touch()
+    first, second = _pair(tmp_path, postgres_url)
+    try:
+        first.start()
+        second.key = first.key
+        second.start()
+        env = {"MARKS": str(marks), "CODE": "0"}
+        orders = [chance.choice([first, second]).submit(script=WORK, env=env) for _ in range(ORDERS)]
+        for _ in range(6):
+            seen = len(marks.read_text().splitlines())
+            until(lambda: len(marks.read_text().splitlines()) >= min(seen + 20, ORDERS * 2), "work goes on")  # noqa: B023
+            unlucky = chance.choice([first, second])
+            unlucky.kill()
+            unlucky.start()
+        states = {first.ended(order_id, 120)["state"] for order_id in orders}
+        lived = _lives(marks)
+        assert states == {"completed"}
+        assert {order_id: len(lives) for order_id, lives in lived.items()} == dict.fromkeys(orders, 1)
+    finally:
+        second.close()
+        first.state = tmp_path / "shared"
+        first.close()
+
+
+def test_a_leader_that_was_frozen_wakes_up_deposed_and_does_no_harm(tmp_path: Path, postgres_url: str) -> None:
+    marks = tmp_path / "marks"
+    marks.touch()
+    first, second = _pair(tmp_path, postgres_url)
+    try:
+        first.start()
+        env = {"MARKS": str(marks), "CODE": "0"}
+        orders = [first.submit(script=WORK, env=env) for _ in range(60)]
+        second.key = first.key
+        second.start()
+        leader = second.get("/hosts/local")["lease"]["owner"]
+        until(lambda: len(marks.read_text().splitlines()) >= 10, "work is under way")
+        first.send(signal.SIGSTOP)
+        until(lambda: second.get("/hosts/local")["lease"]["owner"] != leader, "the other one leads")
+        until(lambda: len(marks.read_text().splitlines()) >= 60, "work goes on")
+        first.send(signal.SIGCONT)
+        states = {second.ended(order_id, 120)["state"] for order_id in orders}
+        assert states == {"completed"}
+        assert {order_id: len(lives) for order_id, lives in _lives(marks).items()} == dict.fromkeys(orders, 1)
+        assert first.get("/hosts/local")["lease"]["owner"] != leader
+    finally:
+        second.close()
+        first.state = tmp_path / "shared"
+        first.close()

@@ -1,0 +1,69 @@
+"""Hints shorten waiting and nothing else."""
+
+import asyncio
+
+import pytest
+
+from tests import make
+from tests.conftest import Database
+
+pytestmark = pytest.mark.anyio
+
+
+class Ear:
+    """Hears hints and lets a test wait for one."""
+
+    def __init__(self) -> None:
+        self.heard: list[frozenset[str]] = []
+        self._some = asyncio.Event()
+
+    def __call__(self, pools: frozenset[str]) -> None:
+        self.heard.append(pools)
+        self._some.set()
+
+    async def wait(self) -> frozenset[str]:
+        async with asyncio.timeout(10):
+            await self._some.wait()
+        return self.heard[-1]
+
+
+async def test_a_request_is_heard_in_the_same_process_with_its_pool(database: Database) -> None:
+    store, ear = await database.open(), Ear()
+    end = store.listen(ear)
+    await store.save([make.submit(pool="p"), make.submit(pool="q"), make.add_slot(make.slot())])
+    await store.save([make.add_slot(make.slot("s-2"))])
+    end()
+    await store.save([make.submit()])
+
+    assert ear.heard == [frozenset({"p", "q"}), frozenset()]
+
+
+async def test_a_refused_change_is_not_heard(database: Database) -> None:
+    store, ear = await database.open(), Ear()
+    store.listen(ear)
+    await store.save([make.cancel(make.order())])
+
+    assert ear.heard == []
+
+
+async def test_hints_switched_off_are_silent_and_saves_still_work(database: Database) -> None:
+    store, other, ear = await database.open(hints=False), await database.open(hints=False), Ear()
+    store.listen(ear)
+    other.listen(ear)
+
+    assert [verdict.saved for verdict in await store.save([make.submit()])] == [True]
+    assert ear.heard == []
+    assert await other.last_seq() == 1
+
+
+async def test_a_hearer_that_fails_harms_neither_the_writer_nor_other_hearers(database: Database) -> None:
+    store, ear = await database.open(), Ear()
+
+    def deaf(_: frozenset[str]) -> None:
+        raise RuntimeError("deaf")
+
+    store.listen(deaf)
+    store.listen(ear)
+    for _ in range(2):
+        assert [verdict.saved for verdict in await store.save([make.submit()])] == [True]
+    assert len(ear.heard) == 2

@@ -1,0 +1,229 @@
+"""What only PostgreSQL has: other instances, sessions that end, plans that could go wrong."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import asyncpg
+import pytest
+
+from standby.core.errors import Refused
+from standby.store import postgres_session as session
+from standby.store import queries
+from standby.store.contract import Answer, StoreDown
+from standby.store.migrate import WrongSchema
+from standby.store.postgres import PostgresStore
+from standby.store.store import migrate, open_store, schema_status
+from tests import make
+from tests.postgres import bare_database, fresh_database
+from tests.store.test_hints import Ear
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def url() -> AsyncIterator[str]:
+    async with fresh_database() as fresh:
+        yield fresh
+
+
+@pytest.fixture
+async def admin(url: str) -> AsyncIterator[Any]:
+    connection = await asyncpg.connect(url)
+    yield connection
+    await connection.close()
+
+
+async def listening(admin: Any, count: int, besides: frozenset[int] = frozenset()) -> frozenset[int]:
+    """Wait until so many instances listen, in other sessions than these; the sessions they listen in."""
+    text = "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen%'"
+    async with asyncio.timeout(10):
+        while len(pids := {row[0] for row in await admin.fetch(text)} - besides) < count:
+            pass
+    return frozenset(pids)
+
+
+async def test_a_request_is_heard_by_other_instances(url: str, admin: Any) -> None:
+    async with open_store(url) as one, open_store(url) as two:
+        ear = Ear()
+        two.listen(ear)
+        await listening(admin, 2)
+        await one.save([make.submit(pool="p"), make.submit(pool="with, comma")])
+        assert await ear.wait() == {"p", "with, comma"}
+
+
+async def test_a_lost_listener_comes_back_and_saves_never_needed_it(url: str, admin: Any) -> None:
+    async with open_store(url) as one, open_store(url) as two:
+        ear = Ear()
+        two.listen(ear)
+        old = await listening(admin, 2)
+        await admin.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", list(old))
+        assert [verdict.saved for verdict in await one.save([make.submit()])] == [True]
+        await listening(admin, 2, besides=old)
+        await one.save([make.submit(pool="again")])
+        assert await ear.wait() == {"again"}
+
+
+async def test_a_writer_whose_session_was_ended_looks_up_and_goes_on(url: str, admin: Any) -> None:
+    store = await PostgresStore.open(url, hints=False)
+    try:
+        await admin.execute("select pg_terminate_backend($1)", (await store._session()).get_server_pid())
+        assert [verdict.saved for verdict in await store.save([make.submit(), make.submit()])] == [True, True]
+        assert await store.last_seq() == 2
+    finally:
+        await store.close()
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_again(url: str) -> None:
+    store = await PostgresStore.open(url, hints=False)
+    made = [make.submit(), make.submit()]
+    try:
+        store._writer = Losing(await store._session())
+        verdicts = await store.save(made)
+        assert [(verdict.answer, verdict.seq) for verdict in verdicts] == [(Answer.SAVED, 1), (Answer.SAVED, 2)]
+        assert [event.change for event in await store.events(0, 10)] == [one.id for one in made]
+    finally:
+        await store.close()
+
+
+class Losing:
+    """A session whose next commit is done, but its answer never comes."""
+
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._writer, name)
+
+    async def fetchrow(self, *args: Any) -> None:
+        await self._writer.fetchrow(*args)
+        raise ConnectionResetError("the answer was lost")
+
+
+async def test_a_server_that_is_gone_is_store_down(url: str) -> None:
+    store = await PostgresStore.open(url, hints=False)
+    try:
+        store._url = "postgresql://nobody@127.0.0.1:1/none"
+        store._drop_writer()
+        with pytest.raises(StoreDown):
+            await store.save([make.submit()])
+    finally:
+        await store.close()
+
+
+async def test_a_session_that_sits_on_the_lock_is_ended_and_blocks_nobody_for_long(url: str) -> None:
+    frozen = await session.connect(url, session.WRITER)
+    await frozen.execute("begin")
+    await frozen.execute("select pg_advisory_xact_lock($1)", session.WRITE_LOCK)
+    await frozen.execute("insert into leases values ('half', 'frozen', 1, 1, 1)")
+    async with open_store(url) as store:
+        async with asyncio.timeout(6):
+            assert [verdict.saved for verdict in await store.save([make.submit()])] == [True]
+        assert await store.leases() == []
+    frozen.terminate()
+
+
+async def test_a_database_without_a_schema_is_refused_with_the_remedy() -> None:
+    async with bare_database() as url:
+        with pytest.raises(WrongSchema, match=r"0001_begin.*standby db migrate"):
+            async with open_store(url):
+                pass
+        status = await schema_status(url)
+        assert [step.name for step in status.pending] == ["0001_begin"]
+        assert "create table orders" in status.sql
+        await migrate(url)
+        assert (await schema_status(url)).refusal is None
+        assert (await migrate(url)).pending == []
+        async with open_store(url) as store:
+            assert len(store.incarnation) == 32
+
+
+async def test_a_database_of_a_newer_version_is_refused(url: str, admin: Any) -> None:
+    await admin.execute("insert into migrations values (9999, '9999_future', 'x', 1)")
+    with pytest.raises(WrongSchema, match=r"9999_future.*newer"):
+        async with open_store(url):
+            pass
+    with pytest.raises(WrongSchema, match="newer"):
+        await migrate(url)
+
+
+HOT = {
+    "candidates": (queries.CANDIDATES_POSTGRES, ("p", 10)),
+    "expired": (queries.EXPIRED, ("p", 5, 10)),
+    "due": (queries.DUE, ("p", 5, 10)),
+    "position": (queries.POSITION, ("p", "a", 5, "x", 100)),
+    "position at": (queries.POSITION_AT, ("p", "a", 5, 100)),
+    "waiting": (queries.WAITING_POSTGRES, (["p"],)),
+    "order": (queries.ORDER, ("x",)),
+    "newest": (queries.NEWEST, (9, None, None, 10)),
+    "newest of project": (queries.NEWEST_OF_PROJECT, (9, None, None, 10, "a")),
+    "open by project": (queries.OPEN_BY_PROJECT, ()),
+    "events": (queries.EVENTS, (0, 10)),
+    "events of": (queries.EVENTS_OF, (0, 10, "x")),
+    "found": (queries.FOUND_POSTGRES, (["x"], ["y"], 0)),
+}
+
+
+async def test_hot_reads_walk_an_index_even_if_analysed_while_empty(url: str, admin: Any) -> None:
+    await admin.execute("analyze")
+    reader = await session.connect(url, session.READER)
+    plans = {
+        name: "\n".join(row[0] for row in await reader.fetch(f"explain {sql}", *params))
+        for name, (sql, params) in HOT.items()
+    }
+    await reader.close()
+    assert [name for name, plan in plans.items() if "Seq Scan" in plan] == []
+    for name in ("candidates", "position", "position at"):
+        assert "orders_ready" in plans[name]
+    for name in ("newest", "newest of project", "events", "events of", "expired", "due"):
+        assert re.search(r"(?<!Incremental )Sort  ", plans[name]) is None, plans[name]
+
+
+async def test_writes_go_by_primary_key_even_if_analysed_while_empty(url: str, admin: Any) -> None:
+    await admin.execute("analyze")
+    async with open_store(url) as store:
+        made = [make.submit() for _ in range(400)]
+        places = [make.slot(f"s-{number}") for number in range(400)]
+        await store.save([*made, *map(make.add_slot, places)])
+        orders = [one.order for one in made if one.order is not None]
+        claims = [make.claim(order, place) for order, place in zip(orders, places, strict=True)]
+        assert all(verdict.saved for verdict in await store.save(claims))
+    found = await scans(admin)
+    assert all(walked == 0 for walked, _ in found.values()), found
+    # By primary key a row is fetched a few times; by a wrong index each of 400 would be fetched for each of 400.
+    assert found["orders"][1] < 10 * 400
+
+
+async def scans(admin: Any) -> dict[str, tuple[int, int]]:
+    """Table -> (rows read by walking it, rows fetched by index), once the sessions have reported theirs."""
+    text = """
+    select relname, seq_tup_read, coalesce(idx_tup_fetch, 0), n_tup_upd from pg_stat_user_tables
+    where relname in ('orders', 'slots')
+    """
+    async with asyncio.timeout(10):
+        while True:
+            rows = await admin.fetch(text)
+            if any(row[0] == "orders" and row[3] == 400 for row in rows):
+                return {row[0]: (row[1], row[2]) for row in rows}
+
+
+async def test_ready_is_a_heap_only_update(url: str, admin: Any) -> None:
+    async with open_store(url) as store:
+        made, place = make.submit(), make.slot()
+        assert made.order is not None
+        claimed = make.claim(made.order, place)
+        await store.save([made, make.add_slot(place), claimed])
+        await store.save([make.ready(make.saved_order(claimed))])
+    async with asyncio.timeout(10):
+        text = "select n_tup_upd, n_tup_hot_upd from pg_stat_user_tables where relname = 'orders'"
+        while (counted := await admin.fetchrow(text))[0] < 2:
+            pass
+    assert counted[1] == 1
+
+
+async def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "asyncpg", None)
+    with pytest.raises(Refused, match=r"standby\[postgres\]"):
+        async with open_store("postgresql://localhost/none"):
+            pass

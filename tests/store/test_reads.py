@@ -1,0 +1,141 @@
+"""The reads of the contract: order, bounds and places, flat in the number of waiting orders."""
+
+import pytest
+
+from standby.core.model import Change, Order, OrderState
+from standby.store.contract import Key, OrderFilter, Store
+from tests import make
+
+pytestmark = pytest.mark.anyio
+
+
+def orders_of(*made: Change) -> list[Order]:
+    return [one.order for one in made if one.order is not None]
+
+
+def ids(found: object) -> list[str]:
+    assert isinstance(found, list | tuple)
+    return [one.id if isinstance(one, Order) else one.order.id for one in found]
+
+
+async def test_candidates_are_the_heads_of_each_lane_merged_by_rank(store: Store) -> None:
+    made = [make.submit(id=f"{lane}{rank}", project=lane, rank=rank) for lane in "abc" for rank in (30, 10, 20)]
+    made += [make.submit(id="b1x", project="b", rank=10), make.submit(id="d1", project="d", rank=1, pool="other")]
+    made += [make.submit(id="e-later", project="e", due_at=make.NOW)]
+    await store.save(made)
+
+    assert ids(await store.candidates("p", 2)) == ["a10", "b10", "b1x", "c10", "a20", "c20"]
+    assert ids(await store.candidates("p", 1)) == ["a10", "b10", "c10"]
+    assert ids(await store.candidates("other", 9)) == ["d1"]
+    assert ids(await store.candidates("nobody", 9)) == []
+
+
+async def test_expired_orders_come_oldest_first_and_no_more_than_asked(store: Store) -> None:
+    made = [make.submit(id=f"q{due}", queue_due=due) for due in (50, 10, 30, 99)]
+    await store.save([*made, make.submit(queue_due=None), make.submit(pool="other", queue_due=1)])
+
+    assert ids(await store.expired("p", 50, 10)) == ["q10", "q30", "q50"]
+    assert ids(await store.expired("p", 50, 2)) == ["q10", "q30"]
+    assert ids(await store.expired("p", 9, 2)) == []
+
+
+async def test_due_orders_come_with_their_specs(store: Store) -> None:
+    made = [make.submit(id=f"d{due}", due_at=due) for due in (50, 10, 30)]
+    await store.save([*made, make.submit()])
+
+    due = await store.due("p", 30, 10)
+
+    assert ids(due) == ["d10", "d30"]
+    assert [work.spec.order_id for work in due] == ["d10", "d30"]
+
+
+async def test_waiting_says_whether_any_order_is_ready_or_will_be(store: Store) -> None:
+    later, ready = make.submit(pool="later", due_at=5), make.submit(pool="ready")
+    await store.save([later, ready])
+
+    assert await store.waiting(["nobody", "later"])
+    assert await store.waiting(["ready"])
+    assert not await store.waiting(["nobody"])
+    assert not await store.waiting([])
+
+
+async def test_a_position_is_the_place_in_the_own_lane(store: Store) -> None:
+    lane = orders_of(*[make.submit(id=f"x{n}", rank=100) for n in (1, 2, 3)])
+    first = make.order(id="y", rank=5)
+    others = [make.submit(project="b", rank=1), make.submit(pool="q", rank=1)]
+    await store.save([*[make.submit(order) for order in [*lane, first]], *others])
+
+    assert [await store.position(order) for order in [first, *lane]] == [1, 2, 3, 4]
+    assert await store.position(make.order(due_at=9)) is None
+    assert await store.position_at("p", "a", 5) == 2
+    assert await store.position_at("p", "a", 4) == 1
+    assert await store.position_at("p", "nobody", 4) == 1
+
+
+async def test_a_listing_goes_from_the_newest_back_without_gap_or_repetition(store: Store) -> None:
+    made = orders_of(*[make.submit(project="ab"[n % 2], pool="pq"[n % 3 == 0]) for n in range(20)])
+    for order in made:
+        await store.save([make.submit(order)])
+
+    seen: list[str] = []
+    before = None
+    while page := await store.orders(OrderFilter(), before, 7):
+        seen += ids(page)
+        before = page[-1].seq
+    assert seen == [order.id for order in reversed(made)]
+
+    of_b = await store.orders(OrderFilter(project="b"), None, 100)
+    assert ids(of_b) == [order.id for order in reversed(made) if order.project == "b"]
+    of_q = await store.orders(OrderFilter(pool="q", project="a"), None, 100)
+    assert ids(of_q) == [order.id for order in reversed(made) if (order.pool, order.project) == ("q", "a")]
+
+
+async def test_a_listing_of_one_state_holds_that_state_only(store: Store) -> None:
+    made = orders_of(*[make.submit() for _ in range(6)], make.submit(due_at=7))
+    place = make.slot()
+    await store.save([*[make.submit(order) for order in made], make.add_slot(place)])
+    await store.save([make.cancel(made[0]), make.claim(made[1], place)])
+
+    by_state = {state: ids(await store.orders(OrderFilter(state=state), None, 10)) for state in OrderState}
+
+    assert by_state[OrderState.CANCELLED] == [made[0].id]
+    assert by_state[OrderState.PREPARING] == [made[1].id]
+    assert sorted(by_state[OrderState.PENDING]) == sorted(order.id for order in made[2:])
+    assert by_state[OrderState.COMPLETED] == []
+    assert ids(await store.orders(OrderFilter(state=OrderState.PENDING, project="b"), None, 10)) == []
+
+
+async def test_open_orders_and_holders_are_those_of_the_host(store: Store) -> None:
+    places = [make.slot("s-1", "h", "p"), make.slot("s-2", "h", "q"), make.slot("s-3", "other", "p")]
+    made = [make.submit(pool=place.pool) for place in places]
+    await store.save([*made, *map(make.add_slot, places), make.submit()])
+    claims = [make.claim(order, place) for order, place in zip(orders_of(*made), places, strict=True)]
+    await store.save(claims)
+    held = [make.saved_order(one) for one in claims]
+
+    assert [work.order for work in await store.open_orders("h")] == held[:2]
+    assert await store.holders(host="h") == {"s-1": held[0], "s-2": held[1]}
+    assert await store.holders(pool="p") == {"s-1": held[0], "s-3": held[2]}
+    assert await store.holders(host="h", pool="p") == {"s-1": held[0]}
+    assert [slot.name for slot in await store.slots(host="h")] == ["s-1", "s-2"]
+    assert [slot.name for slot in await store.slots(pool="p")] == ["s-1", "s-3"]
+    assert await store.open_by_project() == {"a": 3}
+
+
+async def test_counts_tell_unfinished_orders_by_pool_and_state(store: Store) -> None:
+    ready, later, done, held = orders_of(make.submit(), make.submit(due_at=5), make.submit(), make.submit(pool="q"))
+    place = make.slot(pool="q")
+    await store.save([*map(make.submit, (ready, later, done, held)), make.add_slot(place)])
+    await store.save([make.cancel(done), make.claim(held, place)])
+
+    assert await store.counts() == {("p", OrderState.PENDING): 2, ("q", OrderState.PREPARING): 1}
+
+
+async def test_keys_are_kept_and_replaced_by_name(store: Store) -> None:
+    assert await store.keys() == []
+    first = Key(name="ci", hash="h1", created_at=1)
+    await store.add_key(first)
+    assert await store.keys() == [first]
+    second = Key(name="ci", hash="h2", created_at=2)
+    await store.add_key(second)
+    assert await store.keys() == [second]

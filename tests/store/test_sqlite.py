@@ -1,0 +1,202 @@
+"""What only SQLite has: a file, its copy before a migration, one server, a store in memory."""
+
+from pathlib import Path
+
+import apsw
+import pytest
+
+from standby.core.errors import Refused
+from standby.store import queries, sqlite_commit
+from standby.store.commit import Unsure
+from standby.store.contract import Answer, StoreDown
+from standby.store.migrate import WrongSchema, known
+from standby.store.sqlite import SqliteStore
+from standby.store.store import migrate, open_store, schema_status
+from tests import make
+
+pytestmark = pytest.mark.anyio
+
+
+def url_of(path: Path) -> str:
+    return f"sqlite:///{path}"
+
+
+async def test_a_store_is_made_and_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "state" / "standby.db"
+    async with open_store(url_of(path)) as store:
+        incarnation = store.incarnation
+        await store.save([make.submit()])
+    async with open_store(url_of(path)) as store:
+        assert (store.incarnation, await store.last_seq()) == (incarnation, 1)
+    assert (path.parent / "logs.db").exists()
+
+
+async def test_a_second_server_on_the_same_file_is_refused(tmp_path: Path) -> None:
+    url = url_of(tmp_path / "standby.db")
+    async with open_store(url):
+        with pytest.raises(Refused, match=r"another Standby server \(pid \d+\)"):
+            async with open_store(url):
+                pass
+        assert (await schema_status(url)).refusal is None
+    async with open_store(url):
+        pass
+
+
+@pytest.mark.parametrize("url", ["mysql://x", "sqlite:///", "standby.db"])
+async def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    with pytest.raises(Refused, match="not a store"):
+        async with open_store(url):
+            pass
+
+
+async def test_the_clock_is_the_one_given() -> None:
+    store = SqliteStore.in_memory(clock=lambda: 42)
+    assert await store.now() == 42
+    await store.close()
+
+
+async def test_a_closed_store_is_down(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "standby.db")
+    await store.close()
+    await store.close()
+    with pytest.raises(StoreDown):
+        await store.save([make.submit()])
+    with pytest.raises(StoreDown):
+        await store.pools()
+
+
+async def test_the_schema_can_be_asked_for_before_there_is_a_file(tmp_path: Path) -> None:
+    url = url_of(tmp_path / "standby.db")
+    status = await schema_status(url)
+    assert [step.name for step in status.pending] == ["0001_begin"]
+    assert "create table orders" in status.sql
+    assert "pending" in (status.refusal or "")
+    assert not (tmp_path / "standby.db").exists()
+    await migrate(url)
+    assert [step.name for step in (await schema_status(url)).applied] == ["0001_begin"]
+
+
+async def test_a_file_with_content_is_copied_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "standby.db"
+    async with open_store(url_of(path)) as store:
+        await store.save([make.submit()])
+    # Remembered as an earlier step, so that 0001 is pending: it is copied, then fails on the tables that are there.
+    connection = apsw.Connection(str(path))
+    connection.execute("delete from migrations")
+    connection.execute("insert into migrations values (0, '0000_old', 'x', 1)")
+    connection.close()
+    with pytest.raises(WrongSchema, match="newer"):
+        SqliteStore.open(path)
+    assert not path.with_name("standby.db.before-0001").exists()
+
+
+async def test_the_copy_holds_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "standby.db"
+    async with open_store(url_of(path)) as store:
+        await store.save([make.submit()])
+    from standby.store import migrate as module
+
+    step = module.Migration(2, "0002_more", "create table more (x integer)", "c")
+    monkeypatch.setattr(module, "known", lambda kind: [*known(kind), step] if kind == "sqlite" else known(kind))
+    async with open_store(url_of(path)) as store:
+        assert await store.last_seq() == 1
+    copy = apsw.Connection(str(path.with_name("standby.db.before-0002")))
+    assert copy.execute("select count(*) from events").get == 1
+    assert not copy.table_exists(None, "more")
+    copy.close()
+
+
+async def test_a_file_of_a_newer_version_or_with_other_texts_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "standby.db"
+    await migrate(url_of(path))
+    for damage, word in (
+        ("update migrations set checksum = 'other'", "other texts of 0001_begin"),
+        ("insert into migrations values (9999, '9999_future', 'x', 1)", "9999_future.*newer"),
+    ):
+        connection = apsw.Connection(str(path))
+        connection.execute(damage)
+        connection.close()
+        with pytest.raises(WrongSchema, match=word):
+            SqliteStore.open(path)
+
+
+async def test_a_commit_whose_answer_was_lost_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = SqliteStore.open(tmp_path / "standby.db")
+    real = sqlite_commit.commit
+
+    def lost(connection: apsw.Connection, batch: object) -> None:
+        monkeypatch.setattr(sqlite_commit, "commit", real)
+        real(connection, batch)  # type: ignore[arg-type]
+        raise Unsure("the answer was lost")
+
+    monkeypatch.setattr(sqlite_commit, "commit", lost)
+    verdicts = await store.save([make.submit(), make.submit()])
+
+    assert [(verdict.answer, verdict.seq) for verdict in verdicts] == [(Answer.SAVED, 1), (Answer.SAVED, 2)]
+    assert await store.last_seq() == 2
+    await store.close()
+
+
+async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SqliteStore.open(tmp_path / "standby.db")
+    tries: list[int] = []
+
+    def fails(connection: apsw.Connection, batch: object) -> None:
+        tries.append(1)
+        raise Unsure("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sqlite_commit, "commit", fails)
+        with pytest.raises(StoreDown, match="the disk is full"):
+            await store.save([make.submit()])
+    assert len(tries) == 2
+    assert [verdict.seq for verdict in await store.save([make.submit()])] == [1]
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    ("sql", "index"),
+    [
+        (queries.CANDIDATES_SQLITE, "orders_ready"),
+        (queries.EXPIRED, "orders_queue_due"),
+        (queries.DUE, "orders_due"),
+        (queries.POSITION, "orders_ready"),
+        (queries.POSITION_AT, "orders_ready"),
+        (queries.OPEN_BY_PROJECT, "orders_slot"),
+        (queries.EVENTS_OF, "events_subject"),
+        (queries.NEWEST_OF_PROJECT, "specs_project"),
+    ],
+)
+async def test_a_hot_read_walks_its_index(sql: str, index: str) -> None:
+    store = SqliteStore.in_memory()
+    values: list[str | int] = ["p", 1, 1, 1, 1]
+    params = values[: sum(f"${n}" in sql for n in range(1, 6))]
+    plan = "\n".join(str(row[3]) for row in await store.fetch(f"explain query plan {sql}", *params))
+    assert index in plan
+    assert "SCAN o\n" not in plan + "\n"
+    assert "SCAN orders\n" not in plan + "\n"
+    await store.close()
+
+
+async def test_candidates_cost_the_same_whatever_waits_behind_them() -> None:
+    store = SqliteStore.in_memory()
+    steps = []
+    for _ in range(3):
+        await store.save([make.submit(project=lane) for lane in "abcd" for _ in range(1000)])
+        main = store._main
+        cursor = main.writer.cursor()  # type: ignore[attr-defined]
+        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5)).fetchall()
+        before = main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0]  # type: ignore[attr-defined]
+        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5)).fetchall()
+        steps.append(main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0] - before)  # type: ignore[attr-defined]
+    assert steps[-1] < 2 * steps[0] + 50
+    await store.close()
+
+
+async def test_nothing_is_left_open_when_a_file_cannot_be_opened(tmp_path: Path) -> None:
+    path = tmp_path / "standby.db"
+    path.write_bytes(b"this is no database, and it is longer than a header" * 100)
+    with pytest.raises(StoreDown, match="could not be opened"):
+        SqliteStore.open(path)

@@ -1,0 +1,213 @@
+"""What an operator can set, and what is said when it cannot be used."""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from standby.config import Config, ConfigError, load_config
+from standby.core.model import PoolSettings, Reason
+
+
+def _file(directory: Path, text: str) -> Path:
+    path = directory / "standby.toml"
+    path.write_text(text)
+    return path
+
+
+def test_with_nothing_set_there_is_a_host_local_and_a_pool_default_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = load_config(env={})
+    assert config.hosts["local"].driver == "process"
+    assert config.pool_host("default") == "local"
+    assert config.pool_settings("default") == PoolSettings()
+    assert config.host_directory("local") == tmp_path / ".standby" / "hosts" / "local"
+    assert config.database_url == f"sqlite:///{tmp_path}/.standby/standby.db"
+    assert (config.poll_ms, config.look_ms, config.lease_ms, config.log_poll_ms) == (1_000, 30_000, 10_000, 250)
+    assert (config.host_memory_mb("local") or 0) > 0
+
+
+def test_a_flag_wins_over_env_over_file_over_default(tmp_path: Path) -> None:
+    file = _file(tmp_path, 'port = 1\ninstallation = "file"\npoll = "2s"\nbind = "127.0.0.2"')
+    env = {"STANDBY_PORT": "2", "STANDBY_INSTALLATION": "env"}
+    config = load_config(file, env, {"port": 3, "bind": None})
+    assert (config.port, config.installation, config.poll_ms, config.look_ms) == (3, "env", 2_000, 30_000)
+    assert config.bind == "127.0.0.2"
+
+
+def test_the_file_is_the_one_in_the_working_directory_unless_another_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    _file(tmp_path, "port = 1")
+    other = tmp_path / "other.toml"
+    other.write_text("port = 2")
+    assert load_config(env={}).port == 1
+    assert load_config(env={"STANDBY_CONFIG": str(other)}).port == 2
+    assert load_config(tmp_path / "standby.toml", env={"STANDBY_CONFIG": str(other)}).port == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [("0.25", 250), ("30", 30_000), ('"250ms"', 250), ('"5m"', 300_000), ('"1.5h"', 5_400_000), ("0", 0)],
+)
+def test_a_length_is_a_number_of_seconds_or_a_text_with_its_unit(tmp_path: Path, text: str, ms: int) -> None:
+    config = load_config(_file(tmp_path, f"shutdown_grace = {text}"), {})
+    assert config.shutdown_grace_ms == ms
+
+
+def test_every_kind_of_value_can_come_from_the_environment(tmp_path: Path) -> None:
+    env = {
+        "STANDBY_AUTH": "false",
+        "STANDBY_POLL": "50ms",
+        "STANDBY_LOOK": "2",
+        "STANDBY_QUEUE_TIMEOUT_MAX": "none",
+        "STANDBY_ENV_ALLOW": "PATH, HOME",
+        "STANDBY_SEAL_KEY": "ab" * 32,
+        "STANDBY_STATE_DIR": str(tmp_path),
+        "STANDBY_URL": "not a key of the configuration",
+    }
+    config = load_config(_file(tmp_path, ""), env)
+    assert (config.auth, config.poll_ms, config.look_ms, config.queue_timeout_max_ms) == (False, 50, 2_000, None)
+    assert config.env_allow == ["PATH", "HOME"]
+    assert config.state_dir == tmp_path
+
+
+def test_database_url_is_a_fallback_and_no_password_is_ever_shown(tmp_path: Path) -> None:
+    url = "postgresql://me:hunter2@db:5433/work?password=hunter2"
+    config = load_config(_file(tmp_path, ""), {"DATABASE_URL": url})
+    assert config.database_url == url
+    assert config.database_shown == "postgresql://me@db:5433/work"
+    keyed = load_config(_file(tmp_path, ""), {"DATABASE_URL": url, "STANDBY_SEAL_KEY": "ab" * 32})
+    assert "hunter2" not in repr(keyed)
+    assert "abab" not in repr(keyed)
+    own = load_config(_file(tmp_path, 'database = "sqlite:///x.db"'), {"DATABASE_URL": url})
+    assert own.database_url == "sqlite:///x.db"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("prt = 1", ["prt", "did you mean port?"]),
+        ("[pools.a]\nslot_max = 1", ["pools.a.slot_max", "did you mean slots_max?"]),
+        ("[hosts.a]\ndrivr = 'process'", ["hosts.a.drivr", "did you mean driver?"]),
+        ("[projects.a]\nmax = 1", ["projects.a.max", "running_max"]),
+        ('port = "80"', ["port", "integer"]),
+        ("port = 70000", ["port", "65535"]),
+        ('poll = "soon"', ["poll", "5m"]),
+        ("poll = -1", ["poll"]),
+        ("poll = nan", ["poll"]),
+        ("poll = true", ["poll"]),
+        ("poll = 0", ["poll", "more than 0"]),
+        ('lease = "1s"', ["renew", "lease"]),
+        ('auth = false\nbind = "0.0.0.0"', ["auth", "loopback"]),
+        ('seal_key = "hunter2"', ["seal_key", "64 hexadecimal"]),
+        ('database = "mysql://me:hunter2@x/y"', ["database", "postgresql://"]),
+        ("[hosts.Big_One]", ["hosts.Big_One", "a-z"]),
+        ("[pools.a]\nhost = 'locl'", ["pools.a.host", "did you mean local?"]),
+        ("[hosts.a]\n[hosts.b]\n[pools.p]", ["pools.p.host", "name one of a, b"]),
+        ("[pools.a]\nretry_on = ['cancelled']", ["pools.a.retry_on", "never retried"]),
+        ("[pools.a]\nretry_on = ['moon']", ["pools.a.retry_on", "exit"]),
+        ("[pools.a]\nqueue_timeout = 'none'", ["pools.a.queue_timeout", "queue_timeout_max"]),
+        ("[pools.a]\nqueue_timeout = '11m'", ["pools.a.queue_timeout", "ceiling"]),
+        ("[pools.a]\nprofile = 'bot'", ["pools.a.profile", "bots"]),
+        ("pools = 3", ["pools"]),
+        ("port = ", ["valid TOML"]),
+    ],
+)
+def test_what_cannot_be_used_is_said_with_the_file_the_key_and_what_to_do(
+    tmp_path: Path, text: str, said: list[str]
+) -> None:
+    file = _file(tmp_path, text)
+    with pytest.raises(ConfigError) as refused:
+        load_config(file, {})
+    for part in [str(file), *said]:
+        assert part in str(refused.value)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_message_names_the_variable_or_the_flag_that_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="STANDBY_PORT: port"):
+        load_config(_file(tmp_path, ""), {"STANDBY_PORT": "many"})
+    with pytest.raises(ConfigError, match="--port: port"):
+        load_config(_file(tmp_path, ""), {}, {"port": -1})
+    with pytest.raises(ConfigError, match="no such file"):
+        load_config(tmp_path / "nowhere.toml", {})
+
+
+def test_every_problem_is_said_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as refused:
+        load_config(_file(tmp_path, "prt = 1\npoll = 'x'\n[pools.a]\nretries = -1"), {})
+    assert len(str(refused.value).splitlines()) == 3
+
+
+def test_profiles_set_defaults_which_the_pools_own_keys_win_over() -> None:
+    pools = {
+        "meet": {"profile": "bots"},
+        "think": {"profile": "agents", "retries": 1},
+        "ship": {"profile": "deployments", "slots_max": 1, "run_timeout": "none"},
+        "own": {"queue_timeout": "1m", "retry_base": 1, "retry_on": ["oom"], "no_retry_on": ["lost"], "memory_mb": 0},
+    }
+    config = Config.of(pools=pools, queue_timeout_max="20m")
+    meet, think, ship, own = (config.pool_settings(name) for name in pools)
+    assert (meet.slots_max, meet.queue_timeout_ms, meet.queue_timeout_max_ms) == (100, 300_000, 1_200_000)
+    assert (think.slots_max, think.memory_mb, think.queue_timeout_ms) == (2, 4096, None)
+    assert (think.retry.retry_on, think.retry.retries) == ((Reason.EXIT,), 1)
+    assert (ship.retry.retries, ship.queue_timeout_ms, ship.slots_max, ship.run_timeout_ms) == (0, None, 1, None)
+    assert (own.queue_timeout_ms, own.retry.base_ms, own.retry.retry_on) == (60_000, 1_000, (Reason.OOM,))
+    assert (own.retry.no_retry_on, own.memory_mb) == ((Reason.LOST,), 0)
+
+
+def test_none_is_unlimited_and_zero_is_zero() -> None:
+    config = Config.of(
+        hosts={"a": {"driver": "process", "memory_mb": "none"}, "b": {"driver": "process", "memory_mb": 0}},
+        pools={"p": {"host": "a", "slots_max": 0}},
+        projects={"x": {"running_max": 0}, "y": {"running_max": "none"}},
+    )
+    assert (config.host_memory_mb("a"), config.host_memory_mb("b")) == (None, 0)
+    assert (config.running_max("x"), config.running_max("y"), config.running_max("z")) == (0, None, None)
+    assert config.pool_settings("p").slots_max == 0
+
+
+def test_a_configuration_cannot_be_changed() -> None:
+    with pytest.raises(ValueError, match="frozen"):
+        Config.of().port = 1
+
+
+_keys = st.sampled_from(["port", "poll", "database", "hosts", "pools", "projects", "auth", "env_allow", "bind", "x"])
+_leaf = st.one_of(
+    st.integers(), st.floats(), st.booleans(), st.text(max_size=8), st.sampled_from(["none", "5m", "process", ""])
+)
+_values = st.recursive(
+    _leaf, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=6) | _keys, inner, max_size=3)
+)
+
+
+@given(keys=st.dictionaries(_keys, _values, max_size=4))
+@settings(max_examples=200, deadline=None)
+def test_whatever_is_written_is_used_or_refused_in_words(keys: dict[str, Any]) -> None:
+    try:
+        made: Config | ConfigError = Config.of(**keys)
+    except ConfigError as refused:
+        made = refused
+    assert isinstance(made, Config) or str(made)
+
+
+@given(text=st.text(max_size=60) | st.binary(max_size=60))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_file_is_used_or_refused_in_words(tmp_path: Path, text: str | bytes) -> None:
+    file = tmp_path / "standby.toml"
+    file.write_bytes(text.encode(errors="surrogatepass") if isinstance(text, str) else text)
+    try:
+        made: Config | ConfigError = load_config(file, {})
+    except ConfigError as refused:
+        made = refused
+    if isinstance(made, Config):
+        tomllib.loads(file.read_text())
+    else:
+        assert str(file) in str(made)
