@@ -168,7 +168,7 @@ class Config(_Section):
     seal_key: SecretStr | None = None
     disk_reserve_mb: Megabytes = 1_024
     env_allow: list[str] = list(ENV_ALLOW)
-    cgroups: Literal["auto", "off"] = "auto"
+    cgroups: Literal["auto", "off"] = "off"
     hosts: dict[Name, HostConfig] = {}
     pools: dict[Name, PoolConfig] = {}
     projects: dict[Name, ProjectConfig] = {}

@@ -76,11 +76,10 @@ async def test_the_schema_can_be_asked_for_before_there_is_a_file(tmp_path: Path
     assert [step.name for step in (await schema_status(url)).applied] == ["0001_begin"]
 
 
-async def test_a_file_with_content_is_copied_before_it_is_migrated(tmp_path: Path) -> None:
+async def test_a_file_with_an_unknown_past_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "standby.db"
     async with open_store(url_of(path)) as store:
         await store.save([make.submit()])
-    # Remembered as an earlier step, so that 0001 is pending: it is copied, then fails on the tables that are there.
     connection = apsw.Connection(str(path))
     connection.execute("delete from migrations")
     connection.execute("insert into migrations values (0, '0000_old', 'x', 1)")
@@ -90,7 +89,9 @@ async def test_a_file_with_content_is_copied_before_it_is_migrated(tmp_path: Pat
     assert not path.with_name("standby.db.before-0001").exists()
 
 
-async def test_the_copy_holds_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_file_with_content_is_copied_before_it_is_migrated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "standby.db"
     async with open_store(url_of(path)) as store:
         await store.save([make.submit()])

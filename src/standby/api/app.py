@@ -39,6 +39,7 @@ def create_app(world: World) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         lifespan=_lifespan,
+        telemetry={"tracing": False, "metrics": False, "logs": False},
     )
     app.state.world = world
     app.state.stopping = asyncio.Event()

@@ -13,17 +13,20 @@ from standby.world import World
 SEQ_MAX: Final = 2**62
 
 
-def _world(request: Request) -> World:
+# coroutines, because plain functions would each take a trip through a thread
+
+
+async def _world(request: Request) -> World:
     world: World = request.app.state.world
     return world
 
 
-def _actor(request: Request) -> str:
+async def _actor(request: Request) -> str:
     actor: str = request.state.actor
     return actor
 
 
-def _stopping(request: Request) -> asyncio.Event:
+async def _stopping(request: Request) -> asyncio.Event:
     stopping: asyncio.Event = request.app.state.stopping
     return stopping
 

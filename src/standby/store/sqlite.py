@@ -1,4 +1,4 @@
-"""The embedded store: SQLite in WAL mode, one writer thread, readers of their own, logs in a second file."""
+"""The embedded store: SQLite in WAL mode, one writer thread, a reader of its own, logs in a second file."""
 
 import asyncio
 import time
@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final, Protocol, TypeVar
 
 import apsw
@@ -27,7 +26,7 @@ T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
 
 BUSY_MS: Final = 30_000
-READERS: Final = 3
+READ_BUSY_MS: Final = 1_000
 
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
@@ -71,25 +70,24 @@ class Lines(Protocol):
 
 
 class Threads:
-    """A file: one writer thread, a few readers.
+    """A file: one writer thread, and a reader.
 
-    The writer's queue is first in, first out; group commit has at most one batch in it, so a lease renewal never waits
-    for more than the batch under way.
+    The writer's queue is first in, first out; group commit has at most one batch in it, so a lease renewal never waits for
+    more than the batch under way. Short reads are done on the spot: in WAL mode they wait for nobody, and a trip through a
+    thread costs many times what they do. Long ones (logs) have a thread of their own.
     """
 
-    def __init__(self, path: Path, *, synchronous: str, readers: int) -> None:
+    def __init__(self, path: Path, *, synchronous: str, long_reads: bool) -> None:
         self._writer = open_connection(path, synchronous=synchronous)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="standby-writer")
-        self._reading = ThreadPoolExecutor(readers, thread_name_prefix="standby-reader")
-        self._readers: SimpleQueue[apsw.Connection] = SimpleQueue()
-        self._path, self._count = path, readers
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="standby-reader") if long_reads else None
+        self._reader: apsw.Connection | None = None
+        self._path = path
 
-    def open_readers(self) -> None:
+    def open_reader(self) -> None:
         """After the schema is there."""
-        for _ in range(self._count):
-            reader = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
-            reader.set_busy_timeout(BUSY_MS)
-            self._readers.put(reader)
+        self._reader = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
+        self._reader.set_busy_timeout(READ_BUSY_MS)
 
     @property
     def writer(self) -> apsw.Connection:
@@ -99,20 +97,18 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._writing, work, self._writer)
 
     async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, sql, params)
-
-    def _read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-        reader = self._readers.get()
-        try:
-            return _fetch(reader, sql, params)
-        finally:
-            self._readers.put(reader)
+        assert self._reader is not None, "the schema was not opened"
+        if self._reading is None:
+            await asyncio.sleep(0)  # a loop of reads must not keep everybody else from their turn
+            return _fetch(self._reader, sql, params)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, _fetch, self._reader, sql, params)
 
     def close(self) -> None:
-        self._reading.shutdown()
+        if self._reading is not None:
+            self._reading.shutdown()
         self._writing.shutdown()
-        while not self._readers.empty():
-            self._readers.get().close()
+        if self._reader is not None:
+            self._reader.close()
         self._writer.close()
 
 
@@ -151,14 +147,14 @@ class SqliteStore(Reads):
         logs_path = path.with_name("logs.db") if path.stem == "standby" else path.with_name(f"{path.stem}.logs.db")
         with ExitStack() as undo:
             try:
-                main = Threads(path, synchronous="full", readers=READERS)
+                main = Threads(path, synchronous="full", long_reads=False)
                 undo.callback(main.close)
-                logs = Threads(logs_path, synchronous="normal", readers=1)
+                logs = Threads(logs_path, synchronous="normal", long_reads=True)
                 undo.callback(logs.close)
                 migrate_sqlite(main.writer, clock(), path=path)
                 migrate_sqlite(logs.writer, clock(), path=logs_path, kind="sqlite_logs")
-                main.open_readers()
-                logs.open_readers()
+                main.open_reader()
+                logs.open_reader()
                 store = cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
             except apsw.Error as error:
                 raise StoreDown(f"{path} could not be opened: {error}") from error

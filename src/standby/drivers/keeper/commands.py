@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from standby.drivers.keeper import kernel, tree
 from standby.drivers.keeper.journal import HORIZON_S, Journal, Record, Run
+from standby.drivers.keeper.places import Places
 from standby.drivers.keeper.spawn import CannotStart, spawn, start_of
 from standby.drivers.keeper.tree import Tree
 
@@ -26,6 +27,7 @@ class Commands:
         self._directory = directory
         self._home_fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
         self._journal = journal
+        self._places = Places()
         self._tree = tree_
         self._watch = watch
         self._cgroups: str | None = None
@@ -73,14 +75,14 @@ class Commands:
         return {"run_ids": list(self._journal.state.runs)}
 
     def forget(self, ask: Record) -> Record:
-        """Drop ended runs; their directories go to `trash`, because removing them could take long. Live ones stay."""
+        """Drop ended runs and clear their directories away. Live ones stay."""
         runs = self._journal.state.runs
         known = [runs[run_id] for run_id in ask["run_ids"] if run_id in runs]
         over = [run for run in known if run.gone]
         if over:
             self._journal.write({"k": "forget", "r": [run.id for run in over], "t": kernel.boottime()})
             for run in over:
-                discard(run.id)
+                self._places.clear(run.id)
         return {"live": [run.id for run in known if not run.gone]}
 
     def describe(self, run: Run) -> Record:
@@ -119,7 +121,7 @@ class Commands:
             raise Refusal(f"the keeper's journal cannot be written: {error.strerror}") from error
         run = self._journal.state.runs[run_id]
         try:
-            run.pid = spawn(self._directory, self._home_fd, run, ask)
+            run.pid = spawn(self._directory, self._home_fd, self._places, run, ask)
         except CannotStart as error:
             self._journal.write({"k": "gone", "r": run_id, "x": {"start_error": str(error)}})
             return run
@@ -142,12 +144,3 @@ class Commands:
             self._cgroups_tried = True
             self._cgroups = kernel.make_cgroup_home(f"standby-{self._journal.state.id}")
         return None if self._cgroups is None else f"{self._cgroups}/{run_id}"
-
-
-def discard(run_id: str) -> None:
-    """Move what is kept of a run out of the way; a server removes it."""
-    try:
-        os.makedirs("trash", 0o700, exist_ok=True)
-        os.rename(f"runs/{run_id}", f"trash/{run_id}.{secrets.token_hex(4)}")
-    except OSError:
-        return

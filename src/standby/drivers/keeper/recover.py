@@ -4,8 +4,8 @@ import os
 import time
 
 from standby.drivers.keeper import kernel, tree
-from standby.drivers.keeper.commands import discard
 from standby.drivers.keeper.journal import Journal, Record, Run
+from standby.drivers.keeper.places import discard
 from standby.drivers.keeper.tree import Tree
 
 _EXEC_S = 1.0

@@ -5,6 +5,7 @@ import signal
 
 from standby.drivers.keeper import kernel
 from standby.drivers.keeper.journal import Record, Run
+from standby.drivers.keeper.places import Places
 from standby.drivers.keeper.tree import NONCE
 
 _APPEND = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -20,7 +21,7 @@ class CannotStart(Exception):
     """The run could not begin; the text is for the person who ordered it."""
 
 
-def spawn(directory: str, home_fd: int, run: Run, order: Record) -> int:
+def spawn(directory: str, home_fd: int, places: Places, run: Run, order: Record) -> int:
     """Make the run's directory and its main process, leader of a session of its own; returns its pid.
 
     posix_spawn uses vfork, whose child shares the keeper's lock until it runs its program: a next keeper cannot begin
@@ -29,6 +30,7 @@ def spawn(directory: str, home_fd: int, run: Run, order: Record) -> int:
     place = f"{directory}/runs/{run.id}"
     env = {**order["env"], NONCE: run.nonce, "STANDBY_PAYLOAD_FILE": f"{place}/payload"}
     try:
+        places.make(run.id)
         argv = _prepare(place, order)
         os.chdir(f"{place}/work")
         try:
@@ -54,9 +56,8 @@ def start_of(pid: int) -> int:
 
 
 def _prepare(place: str, order: Record) -> list[str]:
-    os.mkdir(place, 0o700)
-    os.mkdir(f"{place}/work", 0o700)
-    _put(f"{place}/payload", order["payload"], 0o600)
+    if order["payload"] != "null":  # each file costs as much as the spawn itself
+        _put(f"{place}/payload", order["payload"], 0o600)
     script: str | None = order["script"]
     if script is None:
         return list(order["argv"])
