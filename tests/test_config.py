@@ -28,7 +28,7 @@ def test_with_nothing_set_there_is_a_host_local_and_a_pool_default_on_it(
     assert config.pool_settings("default") == PoolSettings()
     assert config.host_directory("local") == tmp_path / ".standby" / "hosts" / "local"
     assert config.database_url == f"sqlite:///{tmp_path}/.standby/standby.db"
-    assert (config.poll_ms, config.look_ms, config.lease_ms, config.log_poll_ms) == (1_000, 30_000, 10_000, 250)
+    assert (config.poll_ms, config.renew_ms, config.lease_ms, config.log_poll_ms) == (1_000, 3_000, 10_000, 250)
     assert (config.host_memory_mb("local") or 0) > 0
 
 
@@ -36,7 +36,7 @@ def test_a_flag_wins_over_env_over_file_over_default(tmp_path: Path) -> None:
     file = _file(tmp_path, 'port = 1\ninstallation = "file"\npoll = "2s"\nbind = "127.0.0.2"')
     env = {"STANDBY_PORT": "2", "STANDBY_INSTALLATION": "env"}
     config = load_config(file, env, {"port": 3, "bind": None})
-    assert (config.port, config.installation, config.poll_ms, config.look_ms) == (3, "env", 2_000, 30_000)
+    assert (config.port, config.installation, config.poll_ms, config.renew_ms) == (3, "env", 2_000, 3_000)
     assert config.bind == "127.0.0.2"
 
 
@@ -65,7 +65,7 @@ def test_every_kind_of_value_can_come_from_the_environment(tmp_path: Path) -> No
     env = {
         "STANDBY_AUTH": "false",
         "STANDBY_POLL": "50ms",
-        "STANDBY_LOOK": "2",
+        "STANDBY_RENEW": "2",
         "STANDBY_QUEUE_TIMEOUT_MAX": "none",
         "STANDBY_ENV_ALLOW": "PATH, HOME",
         "STANDBY_SEAL_KEY": "ab" * 32,
@@ -73,7 +73,7 @@ def test_every_kind_of_value_can_come_from_the_environment(tmp_path: Path) -> No
         "STANDBY_URL": "not a key of the configuration",
     }
     config = load_config(_file(tmp_path, ""), env)
-    assert (config.auth, config.poll_ms, config.look_ms, config.queue_timeout_max_ms) == (False, 50, 2_000, None)
+    assert (config.auth, config.poll_ms, config.renew_ms, config.queue_timeout_max_ms) == (False, 50, 2_000, None)
     assert config.env_allow == ["PATH", "HOME"]
     assert config.state_dir == tmp_path
 

@@ -100,6 +100,7 @@ class HostConfig(_Section):
     memory_mb: MegabytesOrNone = None
     directory: Directory | None = None
     seats: bool = True
+    refuses_creates: Count = 0
     lag_ms: Length = Field(0, alias="lag")
 
 
@@ -156,7 +157,6 @@ class Config(_Section):
     hints: bool = True
     # Defaults of lengths are written as in the file: seconds, or a text.
     poll_ms: Length = Field(1, alias="poll")
-    look_ms: Length = Field(30, alias="look")
     lease_ms: Length = Field(10, alias="lease")
     renew_ms: Length = Field(3, alias="renew")
     command_window_ms: Length = Field(2, alias="command_window")
@@ -344,8 +344,8 @@ def _contradictions(config: Config) -> list[str]:
         found.append("renew: must be more than 0 and less than lease")
     if not 0 < config.command_window_ms < config.lease_ms:
         found.append("command_window: must be more than 0 and less than lease")
-    if config.poll_ms <= 0 or config.look_ms <= 0 or config.log_poll_ms <= 0:
-        found.append("poll, look, log_poll: must be more than 0")
+    if config.poll_ms <= 0 or config.log_poll_ms <= 0:
+        found.append("poll, log_poll: must be more than 0")
     key = config.seal_key.get_secret_value() if config.seal_key else None
     if key is not None and not re.fullmatch(r"[0-9a-fA-F]{64}", key):
         found.append("seal_key: write 64 hexadecimal digits (for example from `openssl rand -hex 32`)")

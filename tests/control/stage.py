@@ -4,8 +4,6 @@ import asyncio
 import json
 from typing import Any
 
-from tests.rows import NOW
-
 from standby.config import Config
 from standby.control.apply import apply_config
 from standby.control.host import HostStep
@@ -17,6 +15,7 @@ from standby.seal import Seal
 from standby.store.contract import Store
 from standby.store.sqlite import SqliteStore
 from standby.world import World
+from tests.rows import NOW
 
 
 class TestClock:
@@ -68,25 +67,26 @@ class Stage:
 
     async def submit(self, script: dict[str, Any] | None = None, **keys: Any) -> str:
         """An order whose payload scripts it."""
-        columns = {key: keys.pop(key) for key in ("project", "memory_mb", "pool", "dedupe_live") if key in keys}
+        columns: dict[str, Any] = {
+            key: keys.pop(key) for key in ("project", "memory_mb", "pool", "dedupe_live") if key in keys
+        }
         now = self.clock.now()
         order_id = self.world.ids.order(now)
         pool = await self.store.pool(columns.get("pool", "default"))
         assert pool is not None
-        order = Order(
-            **{
-                "id": order_id,
-                "project": "default",
-                "pool": pool.name,
-                "memory_mb": pool.settings.memory_mb,
-                "submitted_at": now,
-                "state": OrderState.PENDING,
-                "state_since": now,
-                **columns,
-            }
-        )
-        payload = json.dumps({"script": script or {}})
-        spec = Spec(**{"order_id": order_id, "payload": payload, "retry": pool.settings.retry, **keys})
+        draft: dict[str, Any] = {
+            "id": order_id,
+            "project": "default",
+            "pool": pool.name,
+            "memory_mb": pool.settings.memory_mb,
+            "submitted_at": now,
+            "state": OrderState.PENDING,
+            "state_since": now,
+        }
+        order = Order(**{**draft, **columns})
+        payload = json.dumps({"script": script if script is not None else {}})
+        asked: dict[str, Any] = {"order_id": order_id, "payload": payload, "retry": pool.settings.retry}
+        spec = Spec(**{**asked, **keys})
         cause = self.world.cause(Trigger.REQUEST, "tester")
         (verdict,) = await self.store.save([lifecycle.submit(cause, order, spec, pool, None, None)])
         assert verdict.saved

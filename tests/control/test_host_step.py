@@ -1,12 +1,13 @@
 import asyncio
+from typing import Any
 
 import pytest
-from tests.control.stage import Stage
 
 from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.model import EventKind, Mode, OrderState, Reason, SlotState, Trigger
 from standby.store.fold import fold
+from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio
 S = OrderState
@@ -313,7 +314,12 @@ async def test_an_operators_word_ends_what_nobody_can_look_at() -> None:
 async def test_the_events_of_a_busy_house_fold_back_to_its_rows() -> None:
     stage = Stage(seats=False)
     leader = await stage.leader()
-    scripts = [{"exit": 1}, {"start_error": "no"}, {"run_ms": 100}, {"vanish_after_ms": 10, "run_ms": None}] * 5
+    scripts: list[dict[str, Any]] = [
+        {"exit": 1},
+        {"start_error": "no"},
+        {"run_ms": 100},
+        {"vanish_after_ms": 10, "run_ms": None},
+    ] * 5
     ids = [await stage.submit(script) for script in scripts]
     await stage.steps(leader, 20, each_ms=700)
     unfinished = [order_id for order_id in ids if (await stage.order(order_id)).ended_at is None]

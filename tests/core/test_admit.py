@@ -2,11 +2,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.rows import NOW, host, order, pool, slot
 
 from standby.core import admit
 from standby.core.admit import Room
 from standby.core.model import Mode, Order, OrderState, Slot, SlotState
+from tests.rows import NOW, host, order, pool, slot
 
 
 def _room(**parts: Any) -> Room:

@@ -1,10 +1,10 @@
 from typing import Any
 
 import pytest
-from tests.rows import NOW, host, order, pool, slot
 
 from standby.core.explain import GateName, House, gate
 from standby.core.model import Lease, Mode, OrderState, SlotState
+from tests.rows import NOW, host, order, pool, slot
 
 LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW)
 

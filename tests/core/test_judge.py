@@ -1,9 +1,9 @@
 import pytest
-from tests.rows import NOW, cause, host, order, slot, spec
 
 from standby.core import judge
 from standby.core.model import Change, EventKind, OrderState, Reason
 from standby.core.sighting import Exit, Seen, Sighting
+from tests.rows import NOW, cause, host, order, slot, spec
 
 S = OrderState
 RULES = judge.Rules(window_ms=2_000, lag_ms=1_000, seats=True, chance=0.5)

@@ -2,7 +2,6 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
-from tests.rows import NOW, cause, host, order, pool, slot, spec
 
 from standby.core import lifecycle as life
 from standby.core import places
@@ -22,6 +21,7 @@ from standby.core.model import (
     Spec,
 )
 from standby.core.sighting import Exit
+from tests.rows import NOW, cause, host, order, pool, slot, spec
 
 S = OrderState
 OK = Exit(code=0)

@@ -1,8 +1,8 @@
 import pytest
-from tests.rows import order, spec
 
 from standby.core import retry
 from standby.core.model import NEVER_RETRIED, OrderState, Reason, Retry
+from tests.rows import order, spec
 
 
 def test_three_retries_make_four_runs() -> None:

@@ -1,10 +1,9 @@
 from typing import Any
 
-from tests.rows import NOW, cause, host, order, pool, slot
-
 from standby.core import size
 from standby.core.admit import Room
 from standby.core.model import EventKind, Mode, OrderState, SlotState
+from tests.rows import NOW, cause, host, order, pool, slot
 
 
 def _size(wanted: int = 0, **parts: Any) -> list[tuple[EventKind, str]]:

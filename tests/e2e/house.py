@@ -23,9 +23,15 @@ def until(ask: Callable[[], T | None], what: str, seconds: float = 60) -> T:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if (answer := ask()) not in (None, False):
-            return answer  # type: ignore[return-value]
+            return answer
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
+
+
+def passed(seconds: float) -> Callable[[], bool]:
+    """Whether so much time has passed since now: where it is the time itself that a test is about."""
+    deadline = time.monotonic() + seconds
+    return lambda: time.monotonic() >= deadline
 
 
 class House:
@@ -149,6 +155,13 @@ class House:
         assert answer.status_code in (200, 201), answer.text
         order_id: str = answer.json()["id"]
         return order_id
+
+    def events(self) -> list[Answer]:
+        """Everything that ever happened here."""
+        found: list[Answer] = []
+        while page := self.get(f"/events?after={found[-1]['seq'] if found else 0}&limit=200")["events"]:
+            found += page
+        return found
 
     def order(self, order_id: str) -> Answer:
         return self.get(f"/work-orders/{order_id}")

@@ -9,6 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from tests.e2e.house import House, house, until
 
 ORDERS = 200
@@ -66,10 +67,10 @@ def test_two_hundred_orders_survive_ten_kills_of_the_server_and_one_of_the_keepe
         until(lambda: not home.left_over(), "no process is left over")
         again = sum(len(lives) > 1 for lives in lived.values())
     with capsys.disabled():
+        print(f"\n  kill test on {'PostgreSQL' if engine else 'SQLite'}, seed {seed}:")
         print(
-            f"\n  kill test on {'PostgreSQL' if engine else 'SQLite'}: {ORDERS} orders, {KILLS + 1} kills, seed {seed}: "
+            f"  {ORDERS} orders, {KILLS + 1} kills, all ended once with their true outcome; {again} ran a second time"
         )
-        print(f"  all ended once with their true outcome; {again} ran a second time after the keeper was killed too")
 
 
 def _submit(home: House, marks: Path, code: int) -> str:

@@ -3,10 +3,12 @@
 import os
 import signal
 import statistics
+from datetime import datetime
 from pathlib import Path
 
 import pytest
-from tests.e2e.house import house, until
+
+from tests.e2e.house import House, house, passed, until
 
 TWO_SLOTS = "[pools.default]\nslots_max = 2\nmemory_mb = 10\n"
 MARK = 'echo "begin $STANDBY_ORDER_ID" >> "$MARKS"; sleep 0.03; echo "end $STANDBY_ORDER_ID" >> "$MARKS"'
@@ -35,29 +37,20 @@ def test_a_hundred_orders_on_two_slots_run_two_at_a_time_first_come_first_served
                 alive.discard(order_id)
             most = max(most, len(alive))
         assert most <= 2
-        claimed = [event["subject"] for event in _events(home) if event["kind"] == "order.claimed"]
+        claimed = [event["subject"] for event in home.events() if event["kind"] == "order.claimed"]
         assert claimed == early + late
         assert sorted(begun) == sorted(early + late)
         waits = sorted(_claim_waits(home))
     with capsys.disabled():
-        print(
-            f"\n  100 orders on 2 slots: queue latency p50 {statistics.median(waits)} ms, p99 {waits[98]} ms, max {waits[-1]} ms"
-        )
+        figures = f"p50 {statistics.median(waits)} ms, p99 {waits[98]} ms, max {waits[-1]} ms"
+        print(f"\n  100 orders on 2 slots, queue latency: {figures}")
 
 
-def _events(home: object) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    while page := home.get(f"/events?after={found[-1]['seq'] if found else 0}&limit=200")["events"]:  # type: ignore[attr-defined]
-        found += page
-    return found
-
-
-def _claim_waits(home: object) -> list[int]:
-    began: dict[object, int] = {}
+def _claim_waits(home: House) -> list[int]:
+    began: dict[str, int] = {}
     waits = []
-    for event in _events(home):
-        at = event["at"]
-        stamp = _ms(str(at))
+    for event in home.events():
+        stamp = _ms(event["at"])
         if event["kind"] == "pool.mode" and event["to"] == "open":
             began = dict.fromkeys(began, stamp)
         if event["kind"] == "order.submitted":
@@ -68,8 +61,6 @@ def _claim_waits(home: object) -> list[int]:
 
 
 def _ms(text: str) -> int:
-    from datetime import datetime
-
     return int(datetime.fromisoformat(text).timestamp() * 1000)
 
 
@@ -82,7 +73,7 @@ def test_nobody_times_out_in_the_queue_because_the_server_was_down(tmp_path: Pat
         home.in_state(first, "running")
         second = home.submit("true", queue_timeout_s=2)
         home.kill()
-        until(_seconds_passed(4), "longer than the queue timeout")
+        until(passed(4), "longer than the queue timeout")
         gate.touch()
         home.start()
         assert home.ended(first)["state"] == "completed"
@@ -100,7 +91,7 @@ def test_nobody_times_out_in_the_queue_because_the_host_cannot_be_reached(tmp_pa
         try:
             until(lambda: home.get("/hosts/local")["unreachable_since"], "the host is seen to be unreachable", 30)
             until(lambda: home.order(second)["gate"]["name"] == "host_unreachable", "the order says why it waits")
-            until(_seconds_passed(4), "longer than the queue timeout")
+            until(passed(4), "longer than the queue timeout")
             assert home.order(second)["state"] == "pending"
         finally:
             os.kill(keeper, signal.SIGCONT)
@@ -115,10 +106,3 @@ def test_an_order_that_waits_longer_than_it_wanted_fails_with_queue_timeout(tmp_
         second = home.submit("true", queue_timeout_s=1)
         order = home.ended(second)
         assert (order["state"], order["reason"], order["attempt"]) == ("failed", "queue_timeout", 0)
-
-
-def _seconds_passed(seconds: float) -> object:
-    import time
-
-    deadline = time.monotonic() + seconds
-    return lambda: time.monotonic() >= deadline

@@ -7,17 +7,18 @@ from pathlib import Path
 from tests.e2e.house import House, until
 from tests.e2e.test_kill import ORDERS, POOL, WORK, _lives
 
-SHORT = {"lease": "2s", "command_window": "500ms"}
-
 
 def _pair(tmp_path: Path, database: str) -> tuple[House, House]:
     """Two servers with state of their own, one database and one process host between them."""
     shared = tmp_path / "shared"
     toml = f'[hosts.local]\ndirectory = "{shared}"\n{POOL}'
-    seal = {"seal_key": "5a" * 32}
-    first = House(tmp_path / "a", toml=toml, database=database, **SHORT, **seal)
-    second = House(tmp_path / "b", toml=toml, database=database, **SHORT, **seal)
-    return first, second
+
+    def one(name: str) -> House:
+        return House(
+            tmp_path / name, toml=toml, database=database, lease="2s", command_window="500ms", seal_key="5a" * 32
+        )
+
+    return one("a"), one("b")
 
 
 def test_two_servers_share_a_database_and_one_is_killed_now_and_then(tmp_path: Path, postgres_url: str) -> None:

@@ -1,6 +1,5 @@
 """Taking in a work order: checked, one change, answered after its commit. Safe to repeat with an Idempotency-Key."""
 
-import hashlib
 from typing import Final
 
 import msgspec
@@ -30,7 +29,7 @@ async def submit(request: Request, world: WorldNeed, actor: ActorNeed) -> Respon
     """Take in a work order; 201 with the order, 200 with the one that is there when its dedupe key is in use."""
     body, raw = await parse(request, SubmitBody, world.config.request_max_kb)
     key = _idempotency_key(request)
-    fingerprint = hashlib.sha256(f"{body.project}\n".encode() + _canonical(body, raw)).hexdigest()
+    fingerprint = world.seal.fingerprint(f"{body.project}\n".encode() + _canonical(body, raw))
     if key is not None and (replay := await _replay(world, body.project, key, fingerprint)):
         return replay
     pool = await _pool(world, body)

@@ -80,7 +80,7 @@ async def run_server(config: Config) -> None:
     async with _opened(config) as store:
         clock = StoreClock()
         await clock.anchor(store)
-        await ensure_first_key(store, config.state_dir, clock.now())
+        first_key = await ensure_first_key(store, config.state_dir, clock.now())
         secret = config.seal_key.get_secret_value() if config.seal_key else None
         world = World(
             config=config,
@@ -89,7 +89,7 @@ async def run_server(config: Config) -> None:
             seal=Seal(load_key(secret, config.state_dir)),
             drivers=build_drivers(config, clock.now),
         )
-        await _run(world, instance)
+        await _run(world, instance, first_key)
 
 
 @asynccontextmanager
@@ -117,12 +117,14 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
                     disk_reserve_mb=config.disk_reserve_mb,
                 )
             case "scripted":
-                platform = ScriptedPlatform(f"scripted:{config.installation}:{name}", seats=host.seats)
+                known = f"scripted:{config.installation}:{name}"
+                platform = ScriptedPlatform(f"{known}:{Ids().short()}", seats=host.seats, name=known)
+                platform.refuses_creates = host.refuses_creates
                 drivers[name] = ScriptedDriver(platform, now=now, lag_ms=host.lag_ms)
     return drivers
 
 
-async def _run(world: World, instance: str) -> None:
+async def _run(world: World, instance: str, first_key: str | None) -> None:
     """API and controller side by side until a signal, or until one of them fails."""
     app, stop = create_app(world), asyncio.Event()
     config = world.config
@@ -131,6 +133,7 @@ async def _run(world: World, instance: str) -> None:
             uvicorn.Config(
                 app,
                 log_config=None,
+                http="httptools",
                 access_log=False,
                 server_header=False,
                 lifespan="on",
@@ -146,7 +149,7 @@ async def _run(world: World, instance: str) -> None:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if server.ready.is_set():
-                _announce(config, _url(config.bind, listener.getsockname()[1]))
+                _announce(config, _url(config.bind, listener.getsockname()[1]), first_key)
             await asyncio.wait([serving, controlling], return_when=asyncio.FIRST_COMPLETED)
         finally:
             _stop(app, server, stop)
@@ -218,16 +221,16 @@ def _url(bind: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _announce(config: Config, url: str) -> None:
-    """Tell clients (server.json) and the person where the server is."""
+def _announce(config: Config, url: str, first_key: str | None) -> None:
+    """Tell clients (server.json) and the person where the server is. The first key is shown once, when it is made."""
     _write_private(config.state_dir / SERVER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
     key_file = config.state_dir / KEY_FILE
     say(f"Standby is at {url} ({config.database_shown})")
     if not config.auth:
         say(f"page: {url}/ (no key needed from this machine)")
     elif key_file.exists():
-        # The key goes to a person's terminal only: what is not one may be a log that others read.
-        key = key_file.read_text().strip() if sys.stderr.isatty() else f"(the key in {key_file})"
+        # Later it goes to a person's terminal only: what is not one may be a log that others read.
+        key = first_key or (key_file.read_text().strip() if sys.stderr.isatty() else f"(the key in {key_file})")
         say(f"page: {url}/#key={key}")
         say(f"the admin key is in {key_file}")
 

@@ -1,4 +1,4 @@
-"""Makes hosts, pools and projects in the store what the configuration says. Runs at every start; changes nothing twice."""
+"""Makes hosts, pools and projects in the store what the configuration says. Runs at every start."""
 
 from standby.core import lifecycle, places
 from standby.core.errors import StandbyError

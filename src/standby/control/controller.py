@@ -139,7 +139,7 @@ class Controller:
             self._wakes.add(wake)
             stack.callback(self._wakes.discard, wake)
             stack.callback(self._world.store.listen(lambda pools: step.hint() if pools else None))
-            if isinstance(driver, Watch):
+            if isinstance(driver, Watch) and self._world.config.hints:
                 stack.push_async_callback(_ended, asyncio.create_task(_watch(driver, step.stirred)))
             if isinstance(driver, Logs):
                 stack.push_async_callback(_ended, asyncio.create_task(self._carry_logs(driver, hold)))

@@ -47,7 +47,7 @@ class HostStep:
         self._wake()
 
     async def lead(self, identity: str, blocked_since: int | None) -> None:
-        """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before the next look."""
+        """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before a look."""
         mirror = await self._refresh(poll=True)
         changes = [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
         if blocked_since is not None:
@@ -326,8 +326,8 @@ class HostStep:
 def another_platform(host: Host, identity: str) -> str:
     """What to do about a platform that is not the one this host is known to be."""
     return (
-        f"host {host.name} is known as {host.identity}, but {identity} answers: give this machine's host a name of its own, "
-        f"or say `standby hosts declare-dead {host.name}` if nothing of the other one can be alive"
+        f"host {host.name} is known as {host.identity}, but {identity} answers: give this machine's host a name of its "
+        f"own, or say `standby hosts declare-dead {host.name}` if nothing of the other one can be alive"
     )
 
 

@@ -1,4 +1,4 @@
-"""Carries the output of runs from the platform into the store, and lets the platform forget what is stored to its end."""
+"""Carries the output of runs from the platform into the store, and lets it forget what is stored to its end."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ BATCH = 200
 
 
 class LogStep:
-    """One host's log collector: at the most one leader's at a time; a rival's chunk that does not fit on is ignored."""
+    """One host's log collector. A chunk that does not begin where the stored log ends (a rival's) is ignored."""
 
     def __init__(self, store: Store, driver: Logs, cap_bytes: int) -> None:
         self._store, self._driver, self._cap_bytes = store, driver, cap_bytes
@@ -32,15 +32,12 @@ class LogStep:
         chunks = [self._chunk(piece) for piece in pieces if piece.lines or piece.closed]
         if chunks:
             await self._store.append_logs(chunks, self._cap_bytes)
-            for chunk in chunks:
-                self._tails[chunk.run_id] = LogTail(
-                    run_id=chunk.run_id, next_line=chunk.first + chunk.count, cursor=chunk.cursor, closed=chunk.closed
-                )
+            await self._learn([chunk.run_id for chunk in chunks])
         await self._forget([run for run in runs if self._tails[run].closed])
         return bool(chunks)
 
     async def _learn(self, runs: list[str]) -> None:
-        """How far runs that were not seen before are stored already."""
+        """How far runs are stored, by the store's own word: a rival may have been first."""
         if runs:
             known = await self._store.log_tails(runs)
             for run in runs:

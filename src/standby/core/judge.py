@@ -1,5 +1,8 @@
-"""What a look means for an open run. A run is over when its own copy was seen stopped, or seen absent by a look that was
-asked after its last command could still have arrived."""
+"""What a look means for an open run.
+
+A run is over when its own copy was seen stopped, or seen absent by a look that was asked after its last command could
+still have arrived.
+"""
 
 from msgspec import Struct
 

@@ -1,8 +1,8 @@
 """Every legal change of every row, each once. Nobody else assigns a state.
 
 A function takes the rows as they were read and returns a `Change`; `save` writes it if those rows are still the same.
-`ORDER_MOVES` and `SLOT_MOVES` are the state machines: each change is checked against them, and the diagram in the docs is
-drawn from them.
+`ORDER_MOVES` and `SLOT_MOVES` are the state machines: each change is checked against them, and the diagram in the docs
+is drawn from them.
 """
 
 from collections.abc import Mapping

@@ -124,9 +124,14 @@ def _natural(script: Script) -> Exit:
 class ScriptedPlatform:
     """The pretended outside world: outlives drivers, as a real one outlives servers, and fences as a keeper does."""
 
-    def __init__(self, identity: str, *, seats: bool = True) -> None:
+    def __init__(self, identity: str, *, seats: bool = True, name: str | None = None) -> None:
         self.identity = identity
+        """Of this very platform: the incarnation of its seats. What it held is gone with it."""
+        self.name = name or identity
+        """What a host is known by: the next platform of the same name takes its place."""
         self.seats = seats
+        self.refuses_creates = 0
+        """How many of the next places cannot be made."""
         self.copies: dict[str, Copy] = {}
         self.forgotten: set[str] = set()
         self.most_copies: dict[str, int] = {}
@@ -147,6 +152,9 @@ class ScriptedPlatform:
         if self.seats:
             return self.identity
         if name not in self._places:
+            if self.refuses_creates > 0:
+                self.refuses_creates -= 1
+                raise CommandRefused("the script says that this place cannot be made")
             self._made += 1
             self._places[name] = f"{self.identity}:{name}:{self._made}"
         return self._places[name]
@@ -233,7 +241,7 @@ class ScriptedDriver:
     async def identity(self) -> str:
         """The platform's name."""
         self.platform.check_reachable(self._now())
-        return self.platform.identity
+        return self.platform.name
 
     async def create(self, slot: Slot) -> str:
         """Make the place, or nothing where places are seats."""

@@ -191,7 +191,8 @@ class Store(Protocol):
 
     # logs
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
-        """Store chunks; a chunk whose `first` is there already is ignored. Oldest chunks over the cap are dropped."""
+        """Store each chunk that begins where the stored log of its run ends; any other is ignored. Oldest chunks of a
+        run over the cap are dropped."""
 
     async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]: ...
     async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:

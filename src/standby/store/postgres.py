@@ -48,8 +48,8 @@ where l.owner = $1 and l.until > c.now_ms
 APPEND_LOG: Final = """
 insert into logs as l (run_id, first, count, body, cursor, closed, bytes)
 select $1, $2, $3, $4, $5, $6, $7
-where not exists (select 1 from logs where run_id = $1 and first >= $2 and (count > 0 or closed))
-    and not exists (select 1 from logs where run_id = $1 and first < $2 and first + count > $2)
+where $2 = coalesce((select first + count from logs where run_id = $1 order by first desc limit 1), 0)
+    and not exists (select 1 from logs where run_id = $1 and closed)
 on conflict (run_id, first) do update set count = excluded.count, body = excluded.body, cursor = excluded.cursor,
     closed = excluded.closed, bytes = excluded.bytes
 where l.count = 0 and not l.closed
@@ -236,10 +236,13 @@ class PostgresStore(Reads):
         await self._ask(self._beside, RESIGN, owner, self._offset())
 
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
-        """Store chunks; lines that are there already are ignored. Oldest chunks of a run over the cap are dropped."""
+        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""
         try:
             async with self._beside.acquire() as connection, connection.transaction():
-                values = [(*astuple(chunk), len(chunk.body.encode())) for chunk in chunks]
+                ordered = sorted(
+                    chunks, key=lambda chunk: (chunk.run_id, chunk.first)
+                )  # so that rivals cannot deadlock
+                values = [(*astuple(chunk), len(chunk.body.encode())) for chunk in ordered]
                 await connection.executemany(APPEND_LOG, values)
                 runs = sorted({chunk.run_id for chunk in chunks})
                 await connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])

@@ -40,8 +40,8 @@ DIALECT: Final = Dialect(
 APPEND_LOG: Final = """
 insert into logs (run_id, first, count, body, cursor, closed, bytes)
 select ?1, ?2, ?3, ?4, ?5, ?6, ?7
-where not exists (select 1 from logs where run_id = ?1 and first >= ?2 and (count > 0 or closed))
-    and not exists (select 1 from logs where run_id = ?1 and first < ?2 and first + count > ?2)
+where ?2 = coalesce((select first + count from logs where run_id = ?1 order by first desc limit 1), 0)
+    and not exists (select 1 from logs where run_id = ?1 and closed)
 on conflict (run_id, first) do update set count = excluded.count, body = excluded.body, cursor = excluded.cursor,
     closed = excluded.closed, bytes = excluded.bytes
 """
@@ -72,9 +72,9 @@ class Lines(Protocol):
 class Threads:
     """A file: one writer thread, and a reader.
 
-    The writer's queue is first in, first out; group commit has at most one batch in it, so a lease renewal never waits for
-    more than the batch under way. Short reads are done on the spot: in WAL mode they wait for nobody, and a trip through a
-    thread costs many times what they do. Long ones (logs) have a thread of their own.
+    The writer's queue is first in, first out; group commit has at most one batch in it, so a lease renewal never waits
+    for more than the batch under way. Short reads are done on the spot: in WAL mode they wait for nobody, and a trip
+    through a thread costs many times what they do. Long ones (logs) have a thread of their own.
     """
 
     def __init__(self, path: Path, *, synchronous: str, long_reads: bool) -> None:
@@ -232,6 +232,11 @@ class SqliteStore(Reads):
         found = await self._write(self._main, lambda line: _fetch(line, queries.FOUND_SQLITE, (subjects, ids, 0)))
         return {row[0]: row[1] for row in found}
 
+    async def void_leases(self) -> None:
+        """End the leases of earlier servers: whoever holds the lock file knows that they are gone."""
+        text = "update leases set until = ?1 where until > ?1"
+        await self._write(self._main, lambda line: line.execute(text, (self._clock(),)).fetchall())
+
     async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
         """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
 
@@ -263,7 +268,7 @@ class SqliteStore(Reads):
         await self._write(self._main, lambda line: line.execute(text, (self._clock(), owner)).fetchall())
 
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
-        """Store chunks; lines that are there already are ignored. Oldest chunks of a run over the cap are dropped."""
+        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""
 
         def append(connection: apsw.Connection) -> None:
             values = ((*astuple(chunk), len(chunk.body.encode())) for chunk in chunks)

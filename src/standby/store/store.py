@@ -35,6 +35,7 @@ async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] =
     with only_server(path):
         local = SqliteStore.open(path, clock=clock, hints=hints)
         try:
+            await local.void_leases()
             yield local
         finally:
             await local.close()

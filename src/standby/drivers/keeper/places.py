@@ -10,7 +10,7 @@ _OURS = ("stdout", "stderr", "payload", "script")
 
 
 class Places:
-    """`runs/<run id>/` with its `work/`, made or taken from `spare/`, and cleared away. All paths are below the home."""
+    """`runs/<run id>/` with its `work/`: made, or taken from `spare/`, and cleared away."""
 
     def __init__(self) -> None:
         os.makedirs("spare", 0o700, exist_ok=True)
