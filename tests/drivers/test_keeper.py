@@ -294,7 +294,22 @@ async def test_the_journal_stays_short_when_runs_are_forgotten(keeper: ProcessRi
     records = (keeper.directory / "journal").read_text().splitlines()
     assert not [line for line in records if '"k":"run"' in line]
     assert list((keeper.directory / "runs").iterdir()) == []
-    assert list((keeper.directory / "trash").iterdir()) == []
+    assert not list((keeper.directory / "trash").glob("*"))
+
+
+async def test_a_directory_serves_again_only_if_its_run_left_nothing_in_it(keeper: ProcessRig) -> None:
+    slot = await place(keeper.driver)
+    texts = {"tidy": "echo secret", "messy": "echo secret > left", "sly": "rmdir ../work; ln -s / ../work"}
+    for name, text in texts.items():
+        await keeper.driver.start(slot, start_of(slot, name, script(text)))
+        await wait_for(keeper, keeper.driver, slot, f"{name}-1")
+    await keeper.driver.forget([f"{name}-1" for name in texts])
+    assert len(list((keeper.directory / "spare").iterdir())) == 1
+    await keeper.driver.start(slot, start_of(slot, "next", script("find .. -type f | sort; ls -A")))
+    await wait_for(keeper, keeper.driver, slot, "next-1")
+    assert list((keeper.directory / "spare").iterdir()) == []
+    left = (keeper.directory / "runs/next-1/stdout").read_text().splitlines()
+    assert left == ["../script", "../stderr", "../stdout"]
 
 
 async def test_starts_are_refused_below_the_disk_reserve_and_can_be_repeated(keeper: ProcessRig) -> None:
