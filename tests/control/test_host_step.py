@@ -1,4 +1,3 @@
-import asyncio
 from typing import Any
 
 import pytest
@@ -38,24 +37,6 @@ async def test_slots_are_made_on_demand_below_the_maximum_and_reused() -> None:
         "standby-pool-default-001",
         "standby-pool-default-002",
     ]
-
-
-async def test_many_concurrent_steps_on_an_empty_pool_of_ten_make_ten_slots_and_ten_runs() -> None:
-    stage = Stage(pools={"default": {"slots_max": 10, "memory_mb": 1}})
-    leaders = [await stage.leader() for _ in range(1)]
-    leaders += [type(leaders[0])(stage.world, stage.driver, stage.hold, "leader:a", lambda: None) for _ in range(5)]
-    ids = [await stage.submit({"run_ms": None}) for _ in range(50)]
-    for _ in range(6):
-        for leader in leaders:
-            leader.hint()
-        await asyncio.gather(*(leader.step() for leader in leaders))
-        await stage.answers()
-    states = await stage.states(ids)
-    slots = await stage.store.slots()
-    assert len({slot.name for slot in slots}) == len(slots) == 10
-    assert sum(state in (S.PREPARING, S.RUNNING) for state in states) == 10
-    assert states.count(S.PENDING) == 40
-    assert len(stage.platform.alive(stage.clock.now())) == 10
 
 
 async def test_a_failed_start_is_retried_after_a_wait_and_then_given_up() -> None:
