@@ -34,7 +34,7 @@ docs: $(VENV)/.run ## write the generated parts of docs/ again
 	$(BIN)/python tools/write_docs.py
 
 bench: $(VENV)/.dev ## measure this machine: every script in bench/
-	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python $$script $(ARGS) || exit 1; done
+	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python -m bench.$$(basename $$script .py) $(ARGS) || exit 1; done
 
 wheel: $(VENV)/.run ## build dist/standby-*.whl
 	rm -rf dist
