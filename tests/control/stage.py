@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+from msgspec.structs import replace
+
 from standby.config import Config
 from standby.control.apply import apply_config
 from standby.control.host import HostStep
@@ -85,10 +87,12 @@ class Stage:
         }
         order = Order(**{**draft, **columns})
         payload = json.dumps({"script": script if script is not None else {}})
-        asked: dict[str, Any] = {"order_id": order_id, "payload": payload, "retry": pool.settings.retry}
+        sealed, retries = keys.pop("sealed", None), keys.pop("retries", pool.settings.retry.retries)
+        retry = replace(pool.settings.retry, retries=retries)
+        asked: dict[str, Any] = {"order_id": order_id, "payload": payload, "retry": retry}
         spec = Spec(**{**asked, **keys})
         cause = self.world.cause(Trigger.REQUEST, "tester")
-        (verdict,) = await self.store.save([lifecycle.submit(cause, order, spec, pool, None, None)])
+        (verdict,) = await self.store.save([lifecycle.submit(cause, order, spec, pool, sealed, None)])
         assert verdict.saved
         return order_id
 

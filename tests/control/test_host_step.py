@@ -1,10 +1,12 @@
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from standby.control.lease import Deposed
 from standby.core import places
-from standby.core.model import EventKind, Mode, OrderState, Reason, SlotState, Trigger
+from standby.core.model import Change, EventKind, Mode, OrderState, Reason, SlotState, Trigger
+from standby.store.contract import Answer, Verdict
 from standby.store.fold import fold
 from tests.control.stage import Stage
 
@@ -322,3 +324,36 @@ async def _mode(stage: Stage, mode: Mode) -> None:
     assert change is not None
     (verdict,) = await stage.store.save([change])
     assert verdict.saved
+
+
+async def test_an_env_that_cannot_be_opened_fails_its_own_order_only() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    broken = await stage.submit({"run_ms": 100}, env_names=("TOKEN",), sealed=b"not what the key made", retries=0)
+    other = await stage.submit({"run_ms": 100})
+    await stage.steps(leader, 8, each_ms=100)
+    failed = await stage.order(broken)
+    assert (failed.state, failed.reason) == (S.FAILED, Reason.START_FAILED)
+    assert "seal key" in str((await stage.store.runs(broken))[0].error)
+    assert (await stage.order(other)).state is S.COMPLETED
+    assert broken not in stage.platform.most_copies
+
+
+async def test_a_leader_whose_changes_are_always_refused_slows_down() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    await stage.submit()
+    waits = []
+    save = stage.store.save
+
+    async def refuse(changes: Sequence[Change]) -> Sequence[Verdict]:
+        return [Verdict(Answer.CONFLICT) for _ in changes]
+
+    stage.store.save = refuse  # type: ignore[method-assign]
+    for _ in range(8):
+        leader.hint()
+        waits.append(await leader.step())
+        stage.clock.ms += 100
+    assert waits[0] == 0.0 and waits == sorted(waits) and waits[-1] >= 0.5
+    stage.store.save = save  # type: ignore[method-assign]
+    assert [await leader.step() for _ in range(2)][-1] > 0

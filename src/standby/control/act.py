@@ -8,7 +8,7 @@ import structlog
 from standby.control.lease import Hold
 from standby.core.errors import Unreachable
 from standby.core.model import Order, Slot, run_id
-from standby.core.sighting import Sighting
+from standby.core.sighting import Exit, Seen, Sighting
 from standby.drivers.contract import CommandRefused, Driver, Start
 from standby.store.contract import Work
 from standby.world import Clock
@@ -46,6 +46,16 @@ class Hands:
     def start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
         """Send a saved command, if there is still time and the lease outlives it."""
         self._launch(slot.name, self._start(work, slot, env))
+
+    def cannot_start(self, order: Order, why: str) -> None:
+        """Report a start that was never sent, because what it needs cannot be had."""
+        assert order.incarnation is not None
+        never = Exit(start_error=why)
+        now = self._clock.now()
+        self._sightings.append(
+            Sighting(run_id=run_id(order), incarnation=order.incarnation, seen=Seen.STOPPED, asked_at=now, exit=never)
+        )
+        self._wake()
 
     def stop(self, order: Order, slot: Slot, *, force: bool) -> None:
         """Ask or force, again only after a while."""

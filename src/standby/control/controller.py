@@ -116,6 +116,10 @@ class Controller:
                     await self._note_unreachable(name, str(error))
                 except StoreDown as error:
                     log.warning("store is down", host=name, error=str(error))
+                except Exception:
+                    # one host's fault must not end the others: it is led anew, from what the rows and a look say
+                    log.exception("leading a host failed", host=name)
+                    await self._pause(self._jittered(BACKOFF_MAX_S))
                 self._holds.pop(name, None)
                 await self._pause(self._jittered(self._world.config.poll_ms / 1000))
         finally:

@@ -13,6 +13,7 @@ from standby.core.lifecycle import Cause
 from standby.core.model import Change, Host, Mode, OrderState, Pool, SlotState, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
 from standby.drivers.contract import Driver, OpenRun, Watch
+from standby.seal import SealBroken
 from standby.store.contract import Answer, StoreDown, Work
 from standby.world import World
 
@@ -35,6 +36,7 @@ class HostStep:
         self._seq = -1
         self._read_at = self._polled_at = float("-inf")
         self._reload = self._seek = self._stirred = self._waiting = True
+        self._stale_steps = 0
 
     def hint(self) -> None:
         """Rows of this host's pools changed."""
@@ -85,7 +87,12 @@ class HostStep:
             await self._admit(mirror, poll=poll)
             again = await self._deadlines(mirror) if poll and self._waiting else False
         self._act(mirror)
-        if again or not mirror.fresh:
+        if not mirror.fresh:
+            # somebody else was first: at once, but ever more slowly if that goes on
+            self._stale_steps += 1
+            return min(0.01 * 2**self._stale_steps, poll_s) if self._stale_steps > 1 else 0.0
+        self._stale_steps = 0
+        if again:
             return 0.0
         if self._reload:
             return RELOAD_GAP_S
@@ -267,8 +274,13 @@ class HostStep:
         sealed = await self._world.store.sealed_env(secret) if secret else {}
         for work in works:
             slot = mirror.slots.get(work.order.slot or "")
-            if slot is not None:
+            if slot is None:
+                continue
+            try:
                 env = self._world.seal.open(work.order.id, sealed.get(work.order.id))
+            except SealBroken as error:
+                self._hands.cannot_start(work.order, str(error))
+            else:
                 self._hands.start(work, slot, env)
 
     def _act(self, mirror: Mirror) -> None:
