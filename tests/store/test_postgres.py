@@ -149,7 +149,7 @@ async def test_a_database_of_a_newer_version_is_refused(url: str, admin: Any) ->
 
 
 HOT = {
-    "candidates": (queries.CANDIDATES_POSTGRES, ("p", 10)),
+    "candidates": (queries.CANDIDATES_POSTGRES, ("p", 10, 999)),
     "expired": (queries.EXPIRED, ("p", 5, 10)),
     "due": (queries.DUE, ("p", 5, 10)),
     "position": (queries.POSITION, ("p", "a", 5, "x", 100)),

@@ -24,10 +24,17 @@ async def test_candidates_are_the_heads_of_each_lane_merged_by_rank(store: Store
     made += [make.submit(id="e-later", project="e", due_at=make.NOW)]
     await store.save(made)
 
-    assert ids(await store.candidates("p", 2)) == ["a10", "b10", "b1x", "c10", "a20", "c20"]
-    assert ids(await store.candidates("p", 1)) == ["a10", "b10", "c10"]
-    assert ids(await store.candidates("other", 9)) == ["d1"]
-    assert ids(await store.candidates("nobody", 9)) == []
+    assert ids(await store.candidates("p", 2, None)) == ["a10", "b10", "b1x", "c10", "a20", "c20"]
+    assert ids(await store.candidates("p", 1, None)) == ["a10", "b10", "c10"]
+    assert ids(await store.candidates("other", 9, None)) == ["d1"]
+    assert ids(await store.candidates("nobody", 9, None)) == []
+
+
+async def test_orders_that_need_more_than_a_host_has_do_not_hide_those_behind_them(store: Store) -> None:
+    big = [make.submit(id=f"big{rank}", rank=rank, memory_mb=900) for rank in range(3)]
+    await store.save([*big, make.submit(id="small", rank=9, memory_mb=10)])
+    assert ids(await store.candidates("p", 1, 899)) == ["small"]
+    assert ids(await store.candidates("p", 1, 900)) == ["big0"]
 
 
 async def test_expired_orders_come_oldest_first_and_no_more_than_asked(store: Store) -> None:

@@ -188,9 +188,9 @@ async def test_candidates_cost_the_same_whatever_waits_behind_them() -> None:
         await store.save([make.submit(project=lane) for lane in "abcd" for _ in range(1000)])
         main = store._main
         cursor = main.writer.cursor()  # type: ignore[attr-defined]
-        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5)).fetchall()
+        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999)).fetchall()
         before = main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0]  # type: ignore[attr-defined]
-        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5)).fetchall()
+        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999)).fetchall()
         steps.append(main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0] - before)  # type: ignore[attr-defined]
     assert steps[-1] < 2 * steps[0] + 50
     await store.close()

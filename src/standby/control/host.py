@@ -233,7 +233,7 @@ class HostStep:
                 order
                 for name, count in most.items()
                 if count > 0
-                for order in await self._world.store.candidates(name, min(count, PAGE))
+                for order in await self._world.store.candidates(name, min(count, PAGE), mirror.host.memory_mb)
             ]
             plan = admit.admit(room, waiting)
             wanted = dict(plan.wanted)

@@ -132,8 +132,9 @@ class Store(Protocol):
     async def open_orders(self, host: str) -> Sequence[Work]:
         """All orders with an open run on this host's slots."""
 
-    async def candidates(self, pool: str, per_lane: int) -> Sequence[Order]:
-        """Ready orders of a pool: the first `per_lane` of each lane by (rank, id), merged by (rank, id)."""
+    async def candidates(self, pool: str, per_lane: int, memory_max: int | None) -> Sequence[Order]:
+        """Ready orders of a pool that need no more than `memory_max`: the first `per_lane` of each lane by (rank, id),
+        merged by (rank, id)."""
 
     async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first."""

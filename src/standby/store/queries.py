@@ -60,6 +60,7 @@ with recursive lane (project) as (
     from lane where lane.project is not null)
 select head.* from lane cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
+        and o.memory_mb <= $3
     order by o.rank, o.id limit $2) head
 where lane.project is not null order by head.rank, head.id
 """
@@ -73,6 +74,7 @@ with recursive lane (project) as (
 select o.* from lane cross join orders o
 where lane.project is not null and o.id in (
     select h.id from orders h where h.pool = $1 and h.project = lane.project and h.rank is not null
+        and h.memory_mb <= $3
     order by h.rank, h.id limit $2)
 order by o.rank, o.id
 """

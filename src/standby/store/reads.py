@@ -14,6 +14,7 @@ from standby.store.rows import Row
 
 COUNT_MOST: Final = 10_001
 """A place in a queue is counted no further than this."""
+UNLIMITED: Final = 2**62
 FEW: Final = 2_000
 NEVER: Final = 2**62
 
@@ -70,9 +71,10 @@ class Reads:
         """All orders with an open run on this host's slots."""
         return [_work(row) for row in await self.fetch(queries.OPEN_ORDERS, host)]
 
-    async def candidates(self, pool: str, per_lane: int) -> Sequence[Order]:
-        """Ready orders of a pool: the first `per_lane` of each lane by (rank, id), merged by (rank, id)."""
-        return [rows.order(row) for row in await self.fetch(self.dialect.candidates, pool, per_lane)]
+    async def candidates(self, pool: str, per_lane: int, memory_max: int | None) -> Sequence[Order]:
+        """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id)."""
+        most = UNLIMITED if memory_max is None else memory_max
+        return [rows.order(row) for row in await self.fetch(self.dialect.candidates, pool, per_lane, most)]
 
     async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first."""
