@@ -18,7 +18,7 @@ from msgspec.structs import asdict, replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, StringConstraints, ValidationError
 from pydantic_core import ErrorDetails
 
-from standby.core.errors import StandbyError
+from standby.core.errors import ConfigError as ConfigError
 from standby.core.model import NEVER_RETRIED, PoolSettings, Reason, Retry
 
 FILE_NAME: Final = "standby.toml"
@@ -30,10 +30,6 @@ _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_40
 _LENGTH: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
 _LENGTH_MAX_MS: Final = 100 * 366 * 86_400_000
 _MEMORY_MAX_MB: Final = 2**40
-
-
-class ConfigError(StandbyError):
-    """The configuration cannot be used; the text names the source, the key and what to do."""
 
 
 def _length_ms(value: Any) -> Any:

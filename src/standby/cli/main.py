@@ -6,13 +6,11 @@ from collections.abc import Sequence
 from cyclopts import App, CycloptsError
 
 from standby import __version__
-from standby.cli import admin, orders, places
-from standby.cli.serve import serve
+from standby.cli import orders, places
 from standby.cli.submit import Unusable, submit
 from standby.cli.talk import FAILED, INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, say
 from standby.client import ServerRefused, ServerUnreachable
-from standby.config import ConfigError
-from standby.core.errors import StandbyError
+from standby.core.errors import ConfigError, StandbyError
 
 app = App(
     name="standby",
@@ -20,15 +18,16 @@ app = App(
     version=__version__,
     result_action="return_value",
 )
-app.command(serve)
+# by name: what a server needs is not loaded to ask one
+app.command("standby.cli.serve:serve", name="serve", help="Start the server: the API, the page, and the work.")
 app.command(submit)
 app.command(orders.app)
 app.command(places.pools)
 app.command(places.slots)
 app.command(places.hosts)
-app.command(admin.db)
-app.command(admin.config)
-app.command(admin.version)
+app.command("standby.cli.admin:db", name="db", help="Look at or migrate the database.")
+app.command("standby.cli.admin:config", name="config", help="Check the configuration.")
+app.command("standby.cli.admin:version", name="version", help="Say which version this is.")
 
 
 def run(words: Sequence[str]) -> int:

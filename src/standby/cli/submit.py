@@ -13,8 +13,7 @@ from cyclopts import Parameter
 from standby.cli.follow import print_record
 from standby.cli.talk import INTERRUPTED, OK, Server, ServerNeed, order_code, print_json, say
 from standby.client import Client, View
-from standby.config import Config, ConfigError
-from standby.core.errors import StandbyError
+from standby.core.errors import ConfigError, StandbyError
 
 
 class Unusable(StandbyError):
@@ -181,6 +180,8 @@ def _seconds(text: str | None, key: str) -> float | None:
     """A length as in the configuration, in seconds; "none" is null."""
     if text is None:
         return None
+    from standby.config import Config  # takes a tenth of a second, and is seldom needed here
+
     try:
         pool = Config.of(pools={"default": {key: text, "queue_timeout_max": "none"}}).pools["default"]
     except ConfigError:

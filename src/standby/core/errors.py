@@ -1,6 +1,7 @@
 """Everything that can be refused or go wrong, by who can do something about it.
 
     StandbyError
+    ├── ConfigError        the operator wrote something that cannot be used
     ├── Refused            the caller asked for something that is not possible now
     │   └── IllegalMove    ... because the row is in another state
     └── Unreachable        a platform could not be asked; nothing is known
@@ -11,6 +12,10 @@ What a save can answer is a value, not an exception: see `standby.store.contract
 
 class StandbyError(Exception):
     """Base of all errors that Standby raises on purpose."""
+
+
+class ConfigError(StandbyError):
+    """The configuration cannot be used; the text names the source, the key and what to do."""
 
 
 class Refused(StandbyError):
