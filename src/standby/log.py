@@ -1,5 +1,7 @@
 """What the server says to its operator: on stderr, for people on a terminal, as JSON lines otherwise."""
 
+import contextlib
+import io
 import logging
 import sys
 from collections.abc import MutableMapping
@@ -15,6 +17,23 @@ def hide_secrets(_: Any, __: str, record: MutableMapping[str, Any]) -> MutableMa
     for name in record.keys() & SECRET_NAMES:
         record[name] = "(hidden)"
     return record
+
+
+class Unfailing(io.StringIO):
+    """A stream that loses what it cannot write: a full disk or a closed pipe must not end what is logged about."""
+
+    def __init__(self, out: TextIO) -> None:
+        super().__init__()
+        self._out = out
+
+    def write(self, text: str, /) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self._out.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._out.flush()
 
 
 def set_up(instance: str, *, out: TextIO | None = None, level: int = logging.INFO) -> None:
@@ -34,7 +53,7 @@ def set_up(instance: str, *, out: TextIO | None = None, level: int = logging.INF
     structlog.configure(
         processors=[*shared, *plain, last],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.WriteLoggerFactory(stream),
+        logger_factory=structlog.WriteLoggerFactory(Unfailing(stream)),
         cache_logger_on_first_use=False,
     )
     structlog.contextvars.bind_contextvars(instance=instance)

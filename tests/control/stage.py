@@ -116,7 +116,7 @@ class Stage:
         for _ in range(count):
             self.clock.ms += each_ms
             if renew:
-                await self.store.renew_leases("a", self.world.config.lease_ms)
+                await self.store.renew_leases("a", ["local"], self.world.config.lease_ms)
                 self.hold.renewed(self.clock.monotonic(), self.world.config.lease_ms)
             leader.hint()
             await leader.step()

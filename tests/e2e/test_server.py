@@ -142,11 +142,12 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         home.in_state(slow, "stopping")
         home.call("POST", f"/work-orders/{slow}/cancel", {})
         home.ended(home.submit(pool="stage", command=["-"], payload={"script": {"start_ms": 300, "run_ms": 300}}))
-        lost = home.submit(pool="stage", command=["-"], payload={"script": {"run_ms": None}})
-        home.in_state(lost, "running")
+        assert home.call("POST", "/hosts/stage/declare-dead", {"reason": "test", "confirm": "stage"}).status_code == 409
+        home.submit(pool="stage", command=["-"], payload={"script": {"run_ms": None, "unreachable_ms": 4_000}})
+        until(lambda: home.get("/hosts/stage")["unreachable_since"], "the platform is away")
         home.call("POST", "/pools/default/pause", {"reason": "test"})
         home.call("POST", "/pools/default/resume", {})
-        home.call("POST", "/hosts/stage/declare-dead", {"reason": "test", "confirm": "stage"})
+        assert home.call("POST", "/hosts/stage/declare-dead", {"reason": "test", "confirm": "stage"}).status_code == 200
         home.call("POST", "/hosts/stage/drain", {"reason": "test"})
         _unreachable(home)
         _recommanded(home)

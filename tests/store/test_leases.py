@@ -48,7 +48,7 @@ async def test_an_expired_lease_goes_to_the_next_with_a_higher_epoch(database: D
 
     assert second is not None and second[1] == first[0]
     assert second[0].epoch > first[0].epoch and second[0].epoch >= second[0].renewed_at
-    assert await store.renew_leases("one", TTL) == []
+    assert await store.renew_leases("one", ["h"], TTL) == []
 
 
 async def test_a_renewed_lease_lives_on(database: Database) -> None:
@@ -57,31 +57,46 @@ async def test_a_renewed_lease_lives_on(database: Database) -> None:
     assert first is not None
     database.skew_ms = TTL - 1_000
 
-    (renewed,) = await store.renew_leases("one", TTL)
+    (renewed,) = await store.renew_leases("one", ["h"], TTL)
 
     assert renewed.epoch == first[0].epoch and renewed.until > first[0].until
     database.skew_ms = TTL + 5_000
     assert await store.take_lease("h", "two", TTL) is None
 
 
+async def test_a_lease_that_was_taken_but_never_renewed_still_tells_since_when_nobody_led(database: Database) -> None:
+    store = await database.open()
+    await store.take_lease("h", "one", TTL)
+    (led,) = await store.renew_leases("one", ["h"], TTL)
+    database.skew_ms = 100_000
+    await store.take_lease("h", "two", TTL)
+    assert await store.renew_leases("two", ["other"], TTL) == []
+    await store.resign_leases("two", ["h"])
+
+    third = await store.take_lease("h", "three", TTL)
+
+    assert third is not None and third[1] is not None and third[1].owner == "two"
+    assert third[1].renewed_at == led.renewed_at
+
+
 async def test_a_resigned_lease_is_free_at_once(store: Store) -> None:
     first = await store.take_lease("h", "one", TTL)
-    await store.resign_leases("one")
+    await store.resign_leases("one", ["h"])
 
     second = await store.take_lease("h", "two", TTL)
 
     assert first is not None and second is not None and second[0].epoch > first[0].epoch
     assert second[1] is not None and second[1].owner == "one"
-    assert await store.renew_leases("one", TTL) == []
+    assert await store.renew_leases("one", ["h"], TTL) == []
 
 
 async def test_an_epoch_never_goes_back_when_the_clock_does(database: Database) -> None:
     store = await database.open()
     database.skew_ms = 1_000_000
     ahead = await store.take_lease("h", "one", 1)
-    await store.resign_leases("one")
+    await store.resign_leases("one", ["h"])
     database.skew_ms = 1_100_000
-    await store.resign_leases("one")
+    await store.resign_leases("one", ["h"])
     first = await store.take_lease("h", "one", TTL)
     database.skew_ms = 0
     again = await store.take_lease("h", "one", TTL)

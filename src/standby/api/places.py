@@ -95,11 +95,24 @@ async def declare_dead(request: Request, world: WorldNeed, actor: ActorNeed, nam
         raise invalid("confirm must be the host's name", f'send "confirm": "{name}" if you mean this host', "confirm")
     for _ in range(TRIES):
         host = await _host(world, name)
+        await _check_lost(world, host)
         change = places.declare_dead(world.cause(Trigger.REQUEST, actor), host, body.reason)
         (verdict,) = await world.store.save([change])
         if verdict.saved:
             return answer(await _host_view(world, await _host(world, name)))
     raise _busy("host", name)
+
+
+async def _check_lost(world: World, host: Host) -> None:
+    """Nobody's word is needed about a host that answers."""
+    led = any(lease.host == host.name and lease.until > world.clock.now() for lease in await world.store.leases())
+    if led and host.unreachable_since is None:
+        raise Problem(
+            409,
+            "host_answers",
+            f"host {host.name} is led and answers, so what runs on it is known",
+            f"to stop its work, cancel the orders; to take no more, POST /hosts/{host.name}/drain",
+        )
 
 
 async def _set_pool(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:

@@ -1,8 +1,8 @@
 """Makes hosts, pools and projects in the store what the configuration says. Runs at every start."""
 
 from standby.core import lifecycle, places
-from standby.core.errors import StandbyError
-from standby.core.model import Change, Trigger
+from standby.core.errors import ConfigError, StandbyError
+from standby.core.model import Change, Pool, Trigger
 from standby.world import World
 
 TRIES = 5
@@ -20,6 +20,17 @@ async def apply_config(world: World) -> None:
     raise StandbyError("the configuration could not be applied: another server keeps changing the same pools")
 
 
+async def _check_move(world: World, pool: Pool | None, host: str) -> None:
+    """A pool's slots have unique names and belong to their host: both cannot be had at once."""
+    if pool is None or pool.host == host:
+        return
+    if slots := await world.store.slots(host=pool.host, pool=pool.name):
+        raise ConfigError(
+            f"pools.{pool.name}.host: it still has {len(slots)} slots on host {pool.host}; say `standby pools drain "
+            f"{pool.name}` with the old configuration first, or give the pool on {host} another name"
+        )
+
+
 async def _differences(world: World) -> list[Change]:
     config, store = world.config, world.store
     hosts = {host.name: host for host in await store.hosts()}
@@ -33,6 +44,7 @@ async def _differences(world: World) -> list[Change]:
     for name, host in config.hosts.items():
         changes.append(places.apply_host(cause(), hosts.get(name), name, host.driver, config.host_memory_mb(name)))
     for name in config.pools:
+        await _check_move(world, pools.get(name), config.pool_host(name))
         settings = config.pool_settings(name)
         changes.append(places.apply_pool(cause(), pools.get(name), name, config.pool_host(name), settings))
     for name, project in config.projects.items():

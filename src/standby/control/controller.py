@@ -25,6 +25,8 @@ GLOBAL = "*"
 """The lease of the steps that belong to no host."""
 BACKOFF_MAX_S = 5.0
 CALLS_GRACE_S = 3.0
+ANCHOR_S = 60.0
+"""How often the store is asked for the time, because two clocks drift apart."""
 
 
 class Controller:
@@ -39,29 +41,34 @@ class Controller:
 
     async def run(self, stop: asyncio.Event) -> None:
         """Work until `stop` is set; then stop claiming, finish the step, resign, and leave the work running."""
-        await self._anchor()
-        await self._patiently("applying the configuration", lambda: apply_config(self._world))
+        stopped = asyncio.create_task(self._stop_with(stop))
+        try:
+            if await self._anchor() and await self._patiently(lambda: apply_config(self._world)):
+                await self._work(stopped)
+        finally:
+            stopped.cancel()
+
+    async def _stop_with(self, stop: asyncio.Event) -> None:
+        await stop.wait()
+        self._stopping.set()
+        for wake in self._wakes:
+            wake.set()
+
+    async def _work(self, stopped: asyncio.Task[None]) -> None:
         tasks = [
             asyncio.create_task(self._renew(), name="renew"),
             asyncio.create_task(self._keep_house(), name="housekeeping"),
             *(asyncio.create_task(self._lead(name, driver), name=name) for name, driver in self._world.drivers.items()),
         ]
-        failed = asyncio.create_task(_first_failure(tasks))
-        stopped = asyncio.create_task(stop.wait())
-        try:
-            await asyncio.wait([failed, stopped], return_when=asyncio.FIRST_COMPLETED)
-            self._stopping.set()
-            for wake in self._wakes:
-                wake.set()
-            _, late = await asyncio.wait(tasks, timeout=self._world.config.shutdown_grace_ms / 1000)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
-            with contextlib.suppress(StoreDown):
-                await self._world.store.resign_leases(self.instance)
-        finally:
-            failed.cancel()
-            stopped.cancel()
+        await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
+        self._stopping.set()
+        for wake in self._wakes:
+            wake.set()
+        _, late = await asyncio.wait(tasks, timeout=self._world.config.shutdown_grace_ms / 1000)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
+        await self._resign([GLOBAL, *self._world.drivers])
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -71,23 +78,31 @@ class Controller:
     async def _renew(self) -> None:
         """Prolong every lease, undisturbed by slow steps; what is no longer ours is given up."""
         clock, config = self._world.clock, self._world.config
+        anchored_at = clock.monotonic()
         while not await self._pause(config.renew_ms / 1000):
             sent_at = clock.monotonic()
             try:
-                renewed = {
-                    lease.host: lease for lease in await self._world.store.renew_leases(self.instance, config.lease_ms)
-                }
-                if not clock.steady:
+                held = await self._world.store.renew_leases(self.instance, list(self._holds), config.lease_ms)
+                if not clock.steady or sent_at - anchored_at > ANCHOR_S:
                     await self._anchor()
+                    anchored_at = sent_at
             except StoreDown as error:
                 log.warning("leases could not be renewed", error=str(error))
                 continue
+            renewed = {lease.host: lease for lease in held}
             for name, hold in list(self._holds.items()):
                 lease = renewed.get(name)
                 if lease is not None and lease.epoch == hold.epoch:
                     hold.renewed(sent_at, config.lease_ms)
                 else:
                     hold.give_up()
+
+    async def _renew_now(self, hold: Hold) -> None:
+        sent_at = self._world.clock.monotonic()
+        ttl_ms = self._world.config.lease_ms
+        if not await self._world.store.renew_leases(self.instance, [hold.host], ttl_ms):
+            raise Deposed(f"the lease of host {hold.host} ended before it was led")
+        hold.renewed(sent_at, ttl_ms)
 
     async def _take(self, name: str) -> tuple[Hold, int | None] | None:
         """Try to lead; with since when nobody did (null: it was never led, or never lost)."""
@@ -98,8 +113,14 @@ class Controller:
             return None
         lease, before = taken
         hold = Hold(self._world.clock, lease, sent_at, ttl_ms)
-        self._holds[name] = hold
         return hold, None if before is None else before.renewed_at
+
+    async def _resign(self, names: list[str]) -> None:
+        """Let others lead at once; a store that is down lets them when the leases end."""
+        for name in names:
+            self._holds.pop(name, None)
+        with contextlib.suppress(StoreDown):
+            await self._world.store.resign_leases(self.instance, names)
 
     # hosts
 
@@ -119,8 +140,9 @@ class Controller:
                 except Exception:
                     # one host's fault must not end the others: it is led anew, from what the rows and a look say
                     log.exception("leading a host failed", host=name)
+                    await self._resign([name])
                     await self._pause(self._jittered(BACKOFF_MAX_S))
-                self._holds.pop(name, None)
+                await self._resign([name])
                 await self._pause(self._jittered(self._world.config.poll_ms / 1000))
         finally:
             await driver.close()
@@ -149,6 +171,9 @@ class Controller:
                 stack.push_async_callback(_ended, asyncio.create_task(self._carry_logs(driver, hold)))
             stack.push_async_callback(step.close, CALLS_GRACE_S)
             await step.lead(identity, blocked_since)
+            # renewed only from here on: until now nobody led, and the next leader must be able to see that
+            self._holds[name] = hold
+            await self._renew_now(hold)
             await self._repeat(step, hold, wake)
 
     async def _repeat(self, step: HostStep, hold: Hold, wake: asyncio.Event) -> None:
@@ -173,7 +198,8 @@ class Controller:
         step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
         while not hold.lost:
             try:
-                await step.step()
+                if await step.step():
+                    continue
             except (Unreachable, StoreDown) as error:
                 log.info("logs wait", host=hold.host, error=str(error))
                 step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
@@ -207,26 +233,28 @@ class Controller:
                 if hold is None or hold.lost:
                     taken = await self._take(GLOBAL)
                     hold = taken[0] if taken else None
+                    if hold is not None:
+                        self._holds[GLOBAL] = hold
                 if hold is not None:
                     await house.step()
             except StoreDown as error:
                 log.warning("housekeeping without a store", error=str(error))
 
-    async def _anchor(self) -> None:
+    async def _anchor(self) -> bool:
         clock = self._world.clock
-        if isinstance(clock, StoreClock):
-            await self._patiently("asking the store for the time", lambda: clock.anchor(self._world.store))
+        return not isinstance(clock, StoreClock) or await self._patiently(lambda: clock.anchor(self._world.store))
 
-    async def _patiently(self, doing: str, attempt: Callable[[], Awaitable[None]]) -> None:
-        """Repeat until the store answers."""
+    async def _patiently(self, attempt: Callable[[], Awaitable[None]]) -> bool:
+        """Repeat until the store answers; false when this instance stops before."""
         backoff_s = 0.1
         while True:
             try:
-                return await attempt()
+                await attempt()
+                return True
             except StoreDown as error:
-                log.warning("store is down", doing=doing, error=str(error))
+                log.warning("store is down", error=str(error))
                 if await self._pause(self._jittered(backoff_s)):
-                    return None
+                    return False
                 backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def _pause(self, seconds: float) -> bool:
@@ -260,8 +288,3 @@ async def _ended(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-async def _first_failure(tasks: list[asyncio.Task[None]]) -> None:
-    """Return when any of them ended, which only a fault makes them do before the stop."""
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

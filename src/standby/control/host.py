@@ -90,7 +90,7 @@ class HostStep:
         if not mirror.fresh:
             # somebody else was first: at once, but ever more slowly if that goes on
             self._stale_steps += 1
-            return min(0.01 * 2**self._stale_steps, poll_s) if self._stale_steps > 1 else 0.0
+            return min(0.01 * 2 ** min(self._stale_steps, 16), poll_s) if self._stale_steps > 1 else 0.0
         self._stale_steps = 0
         if again:
             return 0.0
@@ -139,21 +139,22 @@ class HostStep:
             await self._away(mirror, str(error))
             return None
         if mirror.host.identity is None:
-            await self._save([places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)])
+            lead = places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)
+            await self._save([lead, *await self._outdated_seats(mirror)])
         elif mirror.host.unreachable_since is not None:
             await self._save([places.host_reachable(self._cause(Trigger.LOOK), mirror.host)])
         return seen
 
     async def _away(self, mirror: Mirror, error: str) -> None:
         """Note since when nobody could look, and stop the clocks of the orders that wait for it."""
-        if mirror.host.unreachable_since is not None and mirror.host.error == error:
-            return
-        change = places.host_unreachable(self._cause(Trigger.LOOK), mirror.host, error)
-        since = change.host.unreachable_since if change.host else None
-        assert since is not None
+        host = mirror.host
+        changes: list[Change] = []
+        if host.unreachable_since is None or host.error != error:
+            changes.append(places.host_unreachable(self._cause(Trigger.LOOK), host, error))
+        since = host.unreachable_since or self._world.clock.now()
         pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
-        blocks = [places.block(self._cause(Trigger.LOOK), pool, since) for pool in pools]
-        await self._save([change, *blocks])
+        changes += [places.block(self._cause(Trigger.LOOK), pool, since) for pool in pools]
+        await self._save(changes)
 
     # deciding
 
@@ -168,10 +169,12 @@ class HostStep:
         timely = looked and self._world.clock.steady
         changes: list[Change] = []
         for run in mirror.open_runs():
-            change = judge.declared_dead(self._cause(Trigger.REQUEST), run, mirror.host, rules)
             sighting = seen.get(run_id(run.order))
-            if change is None and sighting is not None:
+            change = None
+            if sighting is not None:
                 change = judge.judge(self._cause(Trigger.LOOK), run, sighting, rules)
+            if change is None:
+                change = judge.declared_dead(self._cause(Trigger.REQUEST), run, sighting, mirror.host, rules)
             if change is None and timely:
                 change = judge.overdue(self._cause(Trigger.DEADLINE), run)
             if change is not None:
@@ -323,6 +326,8 @@ class HostStep:
         saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
         for change in saved:
             mirror.apply(change)
+            if change.order is not None and change.order.due_at is not None:
+                self._waiting = True
         self._count(verdict.seq for verdict in verdicts)
         if len(saved) < len(changes):
             mirror.fresh = False

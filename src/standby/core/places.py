@@ -11,7 +11,8 @@ K = EventKind
 def apply_pool(cause: Cause, was: Pool | None, name: str, host: str, settings: PoolSettings) -> Change | None:
     """Make the pool what the configuration says; null when it is that already."""
     if was is None:
-        after = Pool(name=name, host=host, settings=settings, mode_since=cause.at)
+        # blocked until somebody leads its host for the first time
+        after = Pool(name=name, host=host, settings=settings, mode_since=cause.at, blocked_since=cause.at)
     else:
         after = replace(was, host=host, settings=settings)
     return None if after == was else change(cause, K.POOL_APPLIED, None, pool_was=was, pool=after)

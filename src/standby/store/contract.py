@@ -151,7 +151,9 @@ class Store(Protocol):
     async def position_at(self, pool: str, project: str, rank: int) -> int:
         """The place an order with this rank would get at the end of its equals."""
 
-    async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]: ...
+    async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
+        """By order id; those that this version cannot read are left out."""
+
     async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]: ...
     async def runs(self, order_id: str) -> Sequence[Run]: ...
     async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
@@ -182,12 +184,15 @@ class Store(Protocol):
 
     # leases
     async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
-        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
+        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null. It
+        keeps `renewed_at` of the one before: only a renewal says that somebody leads."""
 
-    async def renew_leases(self, owner: str, ttl_ms: int) -> Sequence[Lease]:
-        """Prolong all unexpired leases of this owner and return them."""
+    async def renew_leases(self, owner: str, hosts: Sequence[str], ttl_ms: int) -> Sequence[Lease]:
+        """Prolong this owner's unexpired leases of these hosts and return them."""
 
-    async def resign_leases(self, owner: str) -> None: ...
+    async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
+        """Let this owner's leases of these hosts end now."""
+
     async def leases(self) -> Sequence[Lease]: ...
 
     # logs

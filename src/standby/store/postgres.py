@@ -39,11 +39,11 @@ DIALECT: Final = Dialect(
 
 RENEW: Final = """
 update leases l set until = c.now_ms + $2, renewed_at = c.now_ms from (select clock_ms() + $3 as now_ms) c
-where l.owner = $1 and l.until > c.now_ms returning l.*
+where l.owner = $1 and l.host = any($4) and l.until > c.now_ms returning l.*
 """
 RESIGN: Final = """
-update leases l set until = c.now_ms, renewed_at = c.now_ms from (select clock_ms() + $2 as now_ms) c
-where l.owner = $1 and l.until > c.now_ms
+update leases l set until = c.now_ms from (select clock_ms() + $2 as now_ms) c
+where l.owner = $1 and l.host = any($3) and l.until > c.now_ms
 """
 APPEND_LOG: Final = """
 insert into logs as l (run_id, first, count, body, cursor, closed, bytes)
@@ -226,14 +226,14 @@ class PostgresStore(Reads):
         found = [rows.lease(row) for row in await self._ask(self._beside, sql, host, owner, ttl_ms, self._offset())]
         return (found[0], found[1] if len(found) > 1 else None) if found else None
 
-    async def renew_leases(self, owner: str, ttl_ms: int) -> Sequence[Lease]:
-        """Prolong all unexpired leases of this owner and return them."""
-        found = await self._ask(self._beside, RENEW, owner, ttl_ms, self._offset())
+    async def renew_leases(self, owner: str, hosts: Sequence[str], ttl_ms: int) -> Sequence[Lease]:
+        """Prolong this owner's unexpired leases of these hosts and return them."""
+        found = await self._ask(self._beside, RENEW, owner, ttl_ms, self._offset(), list(hosts))
         return [rows.lease(row) for row in found]
 
-    async def resign_leases(self, owner: str) -> None:
-        """Let all leases of this owner end now."""
-        await self._ask(self._beside, RESIGN, owner, self._offset())
+    async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
+        """Let this owner's leases of these hosts end now."""
+        await self._ask(self._beside, RESIGN, owner, self._offset(), list(hosts))
 
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
         """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""

@@ -61,7 +61,8 @@ class Reads:
             found = await self.fetch(queries.NEWEST_OF_PROJECT, below, state, only.pool, most, only.project)
         else:
             found = await self.fetch(queries.NEWEST, below, state, only.pool, most)
-        return [Listed(rows.order(row[2:]), rows.spec(row[1]), row[0]) for row in found]
+        works = [(row[0], _work(row[1:])) for row in found]
+        return [Listed(work.order, work.spec, seq) for seq, work in works]
 
     async def _few_unfinished(self) -> bool:
         found = await self.fetch(queries.FEW_UNFINISHED, FEW)
@@ -102,7 +103,7 @@ class Reads:
 
     async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
         found = [rows.spec(row[0]) for row in await self.fetch(self.dialect.specs, list(order_ids))]
-        return {spec.order_id: spec for spec in found}
+        return {spec.order_id: spec for spec in found if spec is not None}
 
     async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]:
         return {row[0]: row[1] for row in await self.fetch(self.dialect.envs, list(order_ids))}
@@ -189,4 +190,6 @@ class Reads:
 
 
 def _work(row: Row) -> Work:
-    return Work(rows.order(row[1:]), rows.spec(row[0]))
+    """An order with its spec. One that cannot be read is never claimed (see `specs`), but watched all the same."""
+    order = rows.order(row[1:])
+    return Work(order, rows.spec(row[0]) or Spec(order_id=order.id))

@@ -3,7 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from msgspec import Struct, convert
+import structlog
+from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 from msgspec.structs import astuple
 
@@ -27,6 +28,7 @@ Row = Sequence[Any]
 
 T = TypeVar("T", bound=Struct)
 
+log = structlog.get_logger("standby.store")
 _spec = Decoder(Spec)
 _settings = Decoder(PoolSettings)
 _json = Decoder(dict[str, Json])
@@ -41,9 +43,13 @@ def order(row: Row) -> Order:
     return value(Order, row)
 
 
-def spec(body: str) -> Spec:
-    """The spec as it was submitted."""
-    return _spec.decode(body)
+def spec(body: str) -> Spec | None:
+    """The spec as it was submitted; null, and an alarm, for one that this version cannot read."""
+    try:
+        return _spec.decode(body)
+    except MsgspecError as error:
+        log.error("a spec cannot be read: was it written by a newer version?", error=str(error))
+        return None
 
 
 def slot(row: Row) -> Slot:

@@ -247,25 +247,32 @@ class SqliteStore(Reads):
             if was is not None and was.until > now and was.owner != owner:
                 return None
             epoch = max(now, 0 if was is None else was.epoch + 1)
-            mine = Lease(host=host, owner=owner, epoch=epoch, until=now + ttl_ms, renewed_at=now)
+            led_until = now if was is None else was.renewed_at  # nobody led since then until the new leader renews
+            mine = Lease(host=host, owner=owner, epoch=epoch, until=now + ttl_ms, renewed_at=led_until)
             connection.execute("insert or replace into leases values (?, ?, ?, ?, ?)", astuple(mine))
             return mine, was
 
         return await self._write(self._main, take)
 
-    async def renew_leases(self, owner: str, ttl_ms: int) -> Sequence[Lease]:
-        """Prolong all unexpired leases of this owner and return them."""
-        text = "update leases set until = ?1 + ?2, renewed_at = ?1 where owner = ?3 and until > ?1 returning *"
+    async def renew_leases(self, owner: str, hosts: Sequence[str], ttl_ms: int) -> Sequence[Lease]:
+        """Prolong this owner's unexpired leases of these hosts and return them."""
+        text = """
+        update leases set until = ?1 + ?2, renewed_at = ?1
+        where owner = ?3 and host in (select value from json_each(?4)) and until > ?1 returning *
+        """
 
         def renew(connection: apsw.Connection) -> Sequence[Row]:
-            return connection.execute(text, (self._clock(), ttl_ms, owner)).fetchall()
+            return connection.execute(text, (self._clock(), ttl_ms, owner, encode(hosts).decode())).fetchall()
 
         return [rows.lease(row) for row in await self._write(self._main, renew)]
 
-    async def resign_leases(self, owner: str) -> None:
-        """Let all leases of this owner end now."""
-        text = "update leases set until = ?1, renewed_at = ?1 where owner = ?2 and until > ?1"
-        await self._write(self._main, lambda line: line.execute(text, (self._clock(), owner)).fetchall())
+    async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
+        """Let this owner's leases of these hosts end now."""
+        text = """
+        update leases set until = ?1 where owner = ?2 and host in (select value from json_each(?3)) and until > ?1
+        """
+        named = encode(hosts).decode()
+        await self._write(self._main, lambda line: line.execute(text, (self._clock(), owner, named)).fetchall())
 
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
         """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""

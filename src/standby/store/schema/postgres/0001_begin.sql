@@ -402,7 +402,7 @@ create function clock_ms() returns bigint language sql volatile as $$
 $$;
 
 -- The new lease and, if there was one, the lease before it; nothing when somebody else leads. Under the writers' lock, so that
--- no change of the deposed leader can commit after it.
+-- no change of the deposed leader can commit after it. renewed_at stays: nobody led since then until the new leader renews.
 create function take_lease(host_in text, owner_in text, ttl_ms bigint, clock_offset bigint)
 returns setof leases language plpgsql as $$
 declare
@@ -418,8 +418,7 @@ begin
     return query
         insert into leases as l (host, owner, epoch, until, renewed_at)
         values (host_in, owner_in, greatest(now_ms, coalesce(was.epoch, 0) + 1), now_ms + ttl_ms, now_ms)
-        on conflict (host) do update set owner = excluded.owner, epoch = excluded.epoch, until = excluded.until,
-            renewed_at = excluded.renewed_at
+        on conflict (host) do update set owner = excluded.owner, epoch = excluded.epoch, until = excluded.until
         returning l.*;
     if was.host is not null then
         return next was;

@@ -1,0 +1,140 @@
+"""What must happen although nothing stirs, and what must not happen although much time passes."""
+
+import asyncio
+from dataclasses import replace as with_
+from typing import Any
+
+import pytest
+
+from standby.config import Config
+from standby.control.apply import apply_config
+from standby.control.controller import Controller
+from standby.control.host import HostStep
+from standby.core import places
+from standby.core.errors import ConfigError
+from standby.core.model import OrderState, Reason, Retry, Trigger
+from standby.store.contract import Answer, StoreDown, Verdict
+from tests.control.stage import Stage
+
+pytestmark = pytest.mark.anyio
+S = OrderState
+
+
+async def _quiet(stage: Stage, leader: HostStep, count: int, each_ms: int = 1_100) -> None:
+    """Steps that only the poll brings about."""
+    for _ in range(count):
+        stage.clock.ms += each_ms
+        await stage.store.renew_leases("a", ["local"], stage.world.config.lease_ms)
+        stage.hold.renewed(stage.clock.monotonic(), stage.world.config.lease_ms)
+        await leader.step()
+        await stage.answers()
+
+
+async def test_a_retry_comes_although_nothing_else_happens() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    policy = Retry(retries=1, retry_on=(Reason.EXIT,))
+    order_id = await stage.submit({"run_ms": 20_000, "exit": 3}, retry=policy)
+    await _quiet(stage, leader, 60)
+    order = await stage.order(order_id)
+    assert (order.state, order.attempt) == (S.FAILED, 2)
+
+
+async def test_orders_do_not_expire_before_anybody_ever_led_their_host() -> None:
+    stage = Stage()
+    await apply_config(stage.world)
+    ids = [await stage.submit({"run_ms": 10}) for _ in range(3)]
+    stage.clock.ms += 600_000
+    leader = await stage.leader()
+    await stage.steps(leader, 8, each_ms=100)
+    assert set(await stage.states(ids)) == {S.COMPLETED}
+
+
+async def test_orders_do_not_expire_when_a_leader_died_before_it_led() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    await stage.steps(leader, 2, each_ms=100)
+    ids = [await stage.submit({"run_ms": 10}) for _ in range(3)]
+    stage.clock.ms += 600_000
+    assert await stage.store.take_lease("local", "short-lived", 10_000) is not None
+    stage.clock.ms += 11_000
+    leader = await stage.leader()
+    await stage.steps(leader, 8, each_ms=100)
+    assert set(await stage.states(ids)) == {S.COMPLETED}
+
+
+async def test_a_block_that_could_not_be_saved_is_saved_with_the_next_look() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    await stage.steps(leader, 2, each_ms=100)
+    stage.platform.unreachable_until = stage.clock.ms + 60_000
+    save = stage.store.save
+
+    async def without_blocks(changes: Any) -> Any:
+        verdicts = iter(await save([change for change in changes if change.kind != "pool.blocked"]))
+        refused = Verdict(Answer.CONFLICT)
+        return [refused if change.kind == "pool.blocked" else next(verdicts) for change in changes]
+
+    stage.store.save = without_blocks  # type: ignore[method-assign]
+    await stage.steps(leader, 2, each_ms=1_000)
+    stage.store.save = save  # type: ignore[method-assign]
+    await stage.steps(leader, 2, each_ms=1_000)
+    (pool,) = await stage.store.pools()
+    assert pool.blocked_since is not None
+
+
+async def test_free_seats_of_a_platform_that_was_declared_dead_are_made_anew() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    await stage.submit({"run_ms": 10})
+    await stage.steps(leader, 6, each_ms=100)
+    stage.platform.identity = stage.platform.name = "platform-2"
+    await stage.steps(leader, 3, each_ms=1_100)
+    host = await stage.store.host("local")
+    assert host is not None
+    await stage.store.save([places.declare_dead(stage.world.cause(Trigger.REQUEST, "op"), host, "gone")])
+    order_id = await stage.submit({"run_ms": 10}, retries=0)
+    await stage.steps(leader, 10, each_ms=1_100)
+    assert (await stage.order(order_id)).state is S.COMPLETED
+
+
+async def test_a_pool_with_slots_is_not_moved_to_another_host() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    await stage.submit({"run_ms": 10})
+    await stage.steps(leader, 6, each_ms=100)
+    hosts = {"local": {"driver": "scripted"}, "other": {"driver": "scripted"}}
+    moved = Config.of(hosts=hosts, pools={"default": {"host": "other"}})
+    with pytest.raises(ConfigError, match=r"drain default"):
+        await apply_config(with_(stage.world, config=moved))
+    (pool,) = await stage.store.pools()
+    assert pool.host == "local"
+
+
+async def test_a_spec_of_a_newer_version_stops_nobody_else() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    running = await stage.submit({"run_ms": 3_000})
+    await stage.steps(leader, 4, each_ms=100)
+    waiting = await stage.submit({"run_ms": 10})
+    for order_id in (running, waiting):
+        text = 'update specs set body = replace(body, \'"retry_on":[]\', \'"retry_on":["newer"]\') where order_id = ?'
+        stage.store._main.writer.execute(text, (order_id,))  # type: ignore[attr-defined]
+    other = await stage.submit({"run_ms": 10})
+    await stage.steps(leader, 8, each_ms=1_000)
+    assert await stage.states([running, waiting, other]) == [S.COMPLETED, S.PENDING, S.COMPLETED]
+
+
+async def test_an_instance_can_be_stopped_while_the_store_is_down_from_the_start() -> None:
+    stage = Stage()
+
+    async def down(_: object) -> object:
+        raise StoreDown("nobody there")
+
+    stage.store.hosts = lambda: down(None)  # type: ignore[method-assign, assignment, return-value]
+    stop = asyncio.Event()
+    running = asyncio.create_task(Controller(stage.world, "a").run(stop))
+    await asyncio.sleep(0)
+    stop.set()
+    async with asyncio.timeout(10):
+        await running
