@@ -6,9 +6,8 @@ Everything is counted from marks that the work itself writes, not from what the 
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from tests.e2e.house import House, house, until
 
@@ -31,7 +30,7 @@ exit $CODE
 
 
 def test_two_hundred_orders_survive_ten_kills_of_the_server_and_one_of_the_keeper(
-    tmp_path: Path, engine: str | None, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, engine: str | None, figure: Callable[[str], None]
 ) -> None:
     seed = int(os.environ.get("STANDBY_TEST_SEED", random.randrange(10**6)))
     chance = random.Random(seed)
@@ -66,11 +65,10 @@ def test_two_hundred_orders_survive_ten_kills_of_the_server_and_one_of_the_keepe
         assert torn == {}, f"seed {seed}"
         until(lambda: not home.left_over(), "no process is left over")
         again = sum(len(lives) > 1 for lives in lived.values())
-    with capsys.disabled():
-        print(f"\n  kill test on {'PostgreSQL' if engine else 'SQLite'}, seed {seed}:")
-        print(
-            f"  {ORDERS} orders, {KILLS + 1} kills, all ended once with their true outcome; {again} ran a second time"
-        )
+    figure(
+        f"kill test on {'PostgreSQL' if engine else 'SQLite'}, seed {seed}: {ORDERS} orders, {KILLS + 1} kills, "
+        f"all ended once with their true outcome, {again} ran a second time"
+    )
 
 
 def _submit(home: House, marks: Path, code: int) -> str:

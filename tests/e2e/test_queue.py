@@ -3,10 +3,9 @@
 import os
 import signal
 import statistics
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-
-import pytest
 
 from tests.e2e.house import House, house, passed, until
 
@@ -15,7 +14,7 @@ MARK = 'echo "begin $STANDBY_ORDER_ID" >> "$MARKS"; sleep 0.03; echo "end $STAND
 
 
 def test_a_hundred_orders_on_two_slots_run_two_at_a_time_first_come_first_served(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, figure: Callable[[str], None]
 ) -> None:
     marks = tmp_path / "marks"
     with house(tmp_path / "house", toml=TWO_SLOTS) as home:
@@ -41,9 +40,8 @@ def test_a_hundred_orders_on_two_slots_run_two_at_a_time_first_come_first_served
         assert claimed == early + late
         assert sorted(begun) == sorted(early + late)
         waits = sorted(_claim_waits(home))
-    with capsys.disabled():
-        figures = f"p50 {statistics.median(waits)} ms, p99 {waits[98]} ms, max {waits[-1]} ms"
-        print(f"\n  100 orders on 2 slots, queue latency: {figures}")
+    middle = statistics.median(waits)
+    figure(f"100 orders on 2 slots, queue latency: p50 {middle} ms, p99 {waits[98]} ms, max {waits[-1]} ms")
 
 
 def _claim_waits(home: House) -> list[int]:
