@@ -116,7 +116,9 @@ class House:
         run = run_id((await self._work(order_id)).order)
         rows = [LogLine(at=self.clock.at, stream="stdout", text=line) for line in lines]
         body = msgspec.json.encode(rows).decode()
-        chunk = LogChunk(run_id=run, first=first, count=len(rows), body=body, cursor=str(first), closed=closed)
+        chunk = LogChunk(
+            run_id=run, first=first, count=len(rows), body=body, cursor=str(first), closed=closed, bytes=len(body)
+        )
         await self.store.append_logs([chunk], cap)
 
     async def _claim(self, order_id: str) -> None:

@@ -13,7 +13,15 @@ BIG = 1_000_000
 
 def chunk(first: int, count: int = 2, *, run: str = "r-1", closed: bool = False, body: str | None = None) -> LogChunk:
     text = body if body is not None else f"[{first}]"
-    return LogChunk(run_id=run, first=first, count=count, body=text, cursor=f"at {first + count}", closed=closed)
+    return LogChunk(
+        run_id=run,
+        first=first,
+        count=count,
+        body=text,
+        cursor=f"at {first + count}",
+        closed=closed,
+        bytes=len(text.encode()),
+    )
 
 
 async def read(store: Store, from_line: int = 0, most_bytes: int = BIG) -> list[int]:

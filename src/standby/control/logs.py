@@ -51,6 +51,7 @@ class LogStep:
             body=msgspec.json.encode(piece.lines).decode(),
             cursor=piece.cursor,
             closed=piece.closed,
+            bytes=sum(len(line.text.encode()) + 1 for line in piece.lines),
         )
 
     async def _forget(self, runs: list[str]) -> None:

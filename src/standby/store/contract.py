@@ -92,6 +92,8 @@ class LogChunk(Struct, frozen=True, kw_only=True):
     cursor: str
     """Where the driver goes on reading after this chunk."""
     closed: bool
+    bytes: int
+    """Length of its texts: what the cap of a run counts."""
 
 
 class LogTail(Struct, frozen=True, kw_only=True):

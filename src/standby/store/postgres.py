@@ -242,8 +242,7 @@ class PostgresStore(Reads):
                 ordered = sorted(
                     chunks, key=lambda chunk: (chunk.run_id, chunk.first)
                 )  # so that rivals cannot deadlock
-                values = [(*astuple(chunk), len(chunk.body.encode())) for chunk in ordered]
-                await connection.executemany(APPEND_LOG, values)
+                await connection.executemany(APPEND_LOG, [astuple(chunk) for chunk in ordered])
                 runs = sorted({chunk.run_id for chunk in chunks})
                 await connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])
         except session.transient() as error:

@@ -188,7 +188,7 @@ from json_each($1) r join logs l on l.run_id = r.value
 
 # read log: chunks from a line on, up to a number of bytes, at least one; the empty one that closes a log counts as well
 READ_LOG: Final = """
-select run_id, first, count, body, cursor, closed from (
+select run_id, first, count, body, cursor, closed, bytes from (
     select *, sum(bytes) over (order by first) - bytes as bytes_before from (
         select * from logs where run_id = $1
             and first >= coalesce((select max(first) from logs where run_id = $1 and first <= $2), 0)

@@ -93,8 +93,8 @@ def event(row: Row) -> Event:
 
 
 def log_chunk(row: Row) -> LogChunk:
-    run_id, first, count, body, cursor, closed = row[:6]
-    return LogChunk(run_id=run_id, first=first, count=count, body=body, cursor=cursor, closed=bool(closed))
+    run_id, first, count, body, cursor, closed, size = row[:7]
+    return LogChunk(run_id=run_id, first=first, count=count, body=body, cursor=cursor, closed=bool(closed), bytes=size)
 
 
 def log_tail(row: Row) -> LogTail:

@@ -278,8 +278,7 @@ class SqliteStore(Reads):
         """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""
 
         def append(connection: apsw.Connection) -> None:
-            values = ((*astuple(chunk), len(chunk.body.encode())) for chunk in chunks)
-            connection.executemany(APPEND_LOG, values)
+            connection.executemany(APPEND_LOG, (astuple(chunk) for chunk in chunks))
             connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in {chunk.run_id for chunk in chunks}])
 
         await self._write(self._logs, append)
