@@ -125,7 +125,7 @@ def test_logging_never_fails_and_a_fault_is_told_once_a_minute(
     def full(fd: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(log.os, "write", full)
+    monkeypatch.setattr(os, "write", full)
     log.say("to nobody")
 
 

@@ -201,3 +201,10 @@ def read_int(path: Path) -> int:
 
 def wait_until(path: Path) -> str:
     return f"until [ -e {path} ]; do sleep 0.02; done"
+
+
+async def test_a_server_variable_that_is_no_text_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LANG", os.fsdecode(b"\xff\xfe"))
+    driver = ProcessDriver(tmp_path, now=now_ms)
+    assert "LANG" not in driver._env
+    assert "PATH" in driver._env

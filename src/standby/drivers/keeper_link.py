@@ -14,7 +14,7 @@ from standby.core.errors import Unreachable
 from standby.core.model import Json
 from standby.drivers.contract import CommandRefused, Exit
 from standby.drivers.keeper.loop import TAKEN
-from standby.drivers.keeper.wire import NAME, VERSION
+from standby.drivers.keeper.wire import LINE_MAX, NAME, VERSION
 
 _KEEPER: Final = Path(__file__).parent / "keeper"
 _encode: Final = msgspec.json.Encoder().encode
@@ -36,6 +36,10 @@ class Hello(Struct, frozen=True):
     id: str
     boot: str
     pid: int
+
+
+class TooLarge(Unreachable):
+    """The keeper would not listen to so long a message, so it was not sent."""
 
 
 class _Reply(Struct, frozen=True):
@@ -115,9 +119,12 @@ class Wire(asyncio.Protocol):
             raise Unreachable("the keeper closed the connection")
         self._number += 1
         number = self._number
+        message = _encode({"n": number, "do": verb, **fields})
+        if len(message) > LINE_MAX:
+            raise TooLarge(f"a message of {len(message)} bytes, the keeper takes {LINE_MAX}")
         answer: asyncio.Future[msgspec.Raw] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
-        self._transport.write(_encode({"n": number, "do": verb, **fields}) + b"\n")
+        self._transport.write(message + b"\n")
         try:
             async with asyncio.timeout(self._timeout_s):
                 return await answer
@@ -177,10 +184,10 @@ class KeeperLink:
 
     async def _reach(self) -> Wire:
         try:
-            return await self._connect()
-        except (ConnectionError, FileNotFoundError):
-            await self._launch()
-        try:
+            try:
+                return await self._connect()
+            except (ConnectionError, FileNotFoundError):
+                await self._launch()
             return await self._connect()
         except OSError as error:
             raise Unreachable(f"the keeper of {self._directory} cannot be reached: {error}") from error

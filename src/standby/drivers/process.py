@@ -1,6 +1,7 @@
 """Runs as processes of this machine, held by a keeper that outlives the server."""
 
 import asyncio
+import contextlib
 import os
 import shutil
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -10,11 +11,13 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
+from standby.core.errors import Unreachable
 from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, LogPiece, OpenRun, Seen, Sighting, Start
+from standby.drivers.contract import CommandRefused, Exit, LogPiece, OpenRun, Seen, Sighting, Start
 from standby.drivers.keeper.journal import HORIZON_S
 from standby.drivers.keeper.kernel import boottime
-from standby.drivers.keeper_link import KeeperLink, RunState
+from standby.drivers.keeper.wire import LINE_MAX
+from standby.drivers.keeper_link import KeeperLink, RunState, TooLarge
 from standby.drivers.tail import tail
 
 ENV_ALLOWED: Final = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR")
@@ -68,13 +71,16 @@ class ProcessDriver:
             raise ValueError(f'cgroups must be "auto" or "off", not {cgroups!r}')
         self._directory = directory.absolute()
         self._now = now
-        self._env = {name: os.environ[name] for name in env_allow if name in os.environ}
+        self._env = {name: os.environ[name] for name in env_allow if _is_text(os.environ.get(name))}
         self._common = {"cgroups": cgroups == "auto", "disk_reserve_mb": disk_reserve_mb}
         self._link = KeeperLink(self._directory, self._env, boot_id_path, timeout_s, launch_gap_s)
 
     async def open(self) -> None:
         """Connect to the keeper, and start it when none holds the directory."""
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        try:
+            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unreachable(f"the keeper's directory cannot be made: {error}") from error
         await self._link.ready()
         await asyncio.to_thread(self._empty_trash)
 
@@ -104,7 +110,12 @@ class ProcessDriver:
         incarnation = start.order.incarnation or slot.incarnation
         if incarnation != wire.hello.id:
             raise CommandRefused(f"seat {slot.name} belongs to keeper {incarnation}, this is {wire.hello.id}")
-        answer = await wire.ask("start", {**self._order(start), **self._common, "until": until})
+        order = self._order(start)
+        try:
+            answer = await wire.ask("start", {**order, **self._common, "until": until})
+        except TooLarge:  # it was not sent and never will be
+            state = RunState(start.run_id, over=True, handle=None, exit=Exit(start_error=_too_large(order)))
+            return _sighting(state, wire.hello.id, asked_at)
         return _sighting(_read_state(answer), wire.hello.id, asked_at)
 
     async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
@@ -131,7 +142,10 @@ class ProcessDriver:
         wire = await self._link.ready()
         listing = _read_listing(await wire.ask("list", {"run_ids": list(cursors)}))  # before the files are read
         over = {state.run_id: state.over for state in listing.runs}
-        return await asyncio.to_thread(self._tail_all, cursors, over)
+        try:
+            return await asyncio.to_thread(self._tail_all, cursors, over)
+        except OSError as error:
+            raise Unreachable(f"output cannot be read: {error}") from error
 
     async def unstored(self) -> Sequence[str]:
         """All runs that the keeper has not been told to forget."""
@@ -199,10 +213,30 @@ class ProcessDriver:
         ]
 
     def _empty_trash(self) -> None:
-        trash = self._directory / "trash"
-        if trash.is_dir():
-            for folder in os.scandir(trash):
-                shutil.rmtree(folder.path, ignore_errors=True)
+        with contextlib.suppress(
+            OSError
+        ):  # what cannot be removed now is tried again with the next run that is forgotten
+            for entry in os.scandir(self._directory / "trash"):
+                if entry.is_dir(follow_symlinks=False):
+                    shutil.rmtree(entry.path, ignore_errors=True)
+                else:
+                    os.unlink(entry.path)
+
+
+def _too_large(order: Mapping[str, object]) -> str:
+    """What a person has to make smaller."""
+    sizes = {part: len(msgspec.json.encode(order[part])) for part in ("argv", "script", "payload", "env")}
+    part = max(sizes, key=sizes.__getitem__)
+    name = {"argv": "command"}.get(part, part)
+    return f"the order is too large: its {name} takes {sizes[part] >> 10} KB, all of it may take {LINE_MAX >> 10} KB"
+
+
+def _is_text(value: str | None) -> bool:
+    """Whether it can be sent to the keeper: a value that is no UTF-8 is left out rather than failing every start."""
+    try:
+        return value is not None and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
 
 
 def _sighting(state: RunState, identity: str, asked_at: int) -> Sighting:

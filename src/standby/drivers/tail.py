@@ -1,6 +1,8 @@
 """Reading a run's output files from where the last read ended, line by line."""
 
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -10,6 +12,9 @@ from standby.drivers.contract import LogLine, LogPiece
 LINE_MAX: Final = 64 << 10
 READ_MAX: Final = 128 << 10
 """Bytes of one stream in one call, so that neither stream keeps the other waiting."""
+_OPEN: Final = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_OURS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+"""What we are short of says nothing about the file: it has to be read later."""
 
 
 def tail(folder: Path, run_id: str, cursor: str, *, over: bool, now: int) -> LogPiece:
@@ -30,14 +35,17 @@ def tail(folder: Path, run_id: str, cursor: str, *, over: bool, now: int) -> Log
 
 
 def _read(path: Path, offset: int) -> bytes:
+    """What is there; nothing if it never began, or made something else of its file: it is the run's to do so."""
     try:
-        fd = os.open(path, os.O_RDONLY)
-    except FileNotFoundError:  # it never began
+        fd = os.open(path, _OPEN)
+        try:
+            return os.pread(fd, READ_MAX, offset) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno in _OURS:
+            raise
         return b""
-    try:
-        return os.pread(fd, READ_MAX, offset)
-    finally:
-        os.close(fd)
 
 
 def _lines(data: bytes, *, last: bool) -> Iterator[tuple[str, int]]:

@@ -6,10 +6,10 @@ import resource
 import secrets
 from collections.abc import Callable
 
-from standby.drivers.keeper import kernel, tree
+from standby.drivers.keeper import kernel, log, tree
 from standby.drivers.keeper.journal import HORIZON_S, Journal, Record, Run
 from standby.drivers.keeper.places import Places
-from standby.drivers.keeper.spawn import CannotStart, spawn, start_of
+from standby.drivers.keeper.spawn import CannotStart, spawn
 from standby.drivers.keeper.tree import Tree
 
 _RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}", re.ASCII)
@@ -123,21 +123,21 @@ class Commands:
         try:
             run.pid = spawn(self._directory, self._home_fd, self._places, run, ask)
         except CannotStart as error:
-            self._journal.write({"k": "gone", "r": run_id, "x": {"start_error": str(error)}})
+            run.exit = {"start_error": str(error)}
+            self._note_over(run)
             return run
+        run.ours, run.sure = True, True
         if cgroup is not None and not kernel.cgroup_add(cgroup, run.pid):
             run.cgroup = None
-        run.start, run.ours, run.sure = start_of(run.pid), True, True
-        run.fd = os.pidfd_open(run.pid)
         self._watch(run)
-        self._note_up(run)
         return run
 
-    def _note_up(self, run: Run) -> None:
+    def _note_over(self, run: Run) -> None:
         try:
-            self._journal.write({"k": "up", "r": run.id, "pid": run.pid, "st": run.start})
-        except OSError:  # it runs all the same, and a next keeper finds it by its marks
-            return
+            self._journal.write({"k": "gone", "r": run.id, "x": run.exit})
+        except OSError as error:
+            log.fault(f"journal: {error}")
+            self._watch(run)
 
     def _cgroup_of(self, run_id: str) -> str | None:
         if not self._cgroups_tried:

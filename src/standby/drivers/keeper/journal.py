@@ -4,12 +4,14 @@ One write() a record and no fsync: what the kernel has taken survives the death 
 the boot id, after which no run is alive anyway. Replay and live work use the same `State.apply`.
 """
 
+import contextlib
+import errno
 import json
 import os
 import secrets
 from typing import Any
 
-from standby.drivers.keeper import kernel
+from standby.drivers.keeper import kernel, log
 
 VERSION = 1
 HORIZON_S = 30.0
@@ -115,7 +117,7 @@ class Journal:
     """The file `journal` in the current directory and its state; a record is in the file before it is in the state."""
 
     def __init__(self, boot: str) -> None:
-        state = _replay()
+        state, self._size = _replay()
         self.is_new = state is None
         """There was none, or it cannot be trusted: this keeper is another one than before, and knows nothing."""
         self.state = state or State()
@@ -125,25 +127,32 @@ class Journal:
         if self.state.boot != boot:
             self.state.forgotten = {}
         self._fd = -1
-        self._size = 0
-        self._compact_at = 0
+        self._torn = True
+        """There may be part of a record behind `_size`."""
+        self._compact_at = _COMPACT_BYTES
 
     def begin(self) -> None:
-        """Write the file anew (this also drops a torn last line) and go on appending to it."""
+        """Write the file anew and go on appending to it; on a full disk to the old one, if that says the same."""
         self.state.boot = self.boot
-        self._compact()
-        os.close(_replace("keeper.id", (self.state.id + "\n").encode()))
+        try:
+            self._compact()
+            os.close(_replace("keeper.id", (self.state.id + "\n").encode()))
+        except OSError as error:
+            if self.is_new or self.rebooted:
+                raise
+            log.fault(f"journal: {error}")
+        if self._fd < 0:
+            self._fd = os.open("journal", os.O_WRONLY | os.O_APPEND)
 
     def write(self, record: Record) -> None:
         """Append and fold in; raises OSError when it could not be written, then nothing has changed."""
         line = (_encode(record) + "\n").encode()
-        try:
-            written = os.write(self._fd, line)
-            if written != len(line):
-                raise OSError(28, "no space left for the journal")
-        except OSError:
+        if self._torn:
             os.ftruncate(self._fd, self._size)
-            raise
+        self._torn = True
+        if os.write(self._fd, line) != len(line):
+            raise OSError(errno.ENOSPC, "no space left for the journal")
+        self._torn = False
         self._size += len(line)
         self.state.apply(record)
 
@@ -161,24 +170,25 @@ class Journal:
         fd = _replace("journal", data)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._size = fd, len(data)
+        self._fd, self._size, self._torn = fd, len(data), False
         self._compact_at = max(_COMPACT_BYTES, 4 * len(data))
 
 
-def _replay() -> State | None:
-    """The state of the journal in the current directory; null when there is none or it is damaged in its middle."""
+def _replay() -> tuple[State | None, int]:
+    """The state of the journal in the current directory, null when there is none or it is damaged in its middle, and
+    how many bytes tell it."""
     try:
         data = kernel.read_bytes("journal")
     except FileNotFoundError:
-        return None
+        return None, 0
     whole = data[: data.rfind(b"\n") + 1]  # a keeper killed while writing leaves a torn last line
     state = State()
     try:
         for line in whole.split(b"\n")[:-1]:
             state.apply(json.loads(line))
     except (ValueError, KeyError, TypeError):
-        return None
-    return state if state.id else None
+        return None, 0
+    return (state if state.id else None), len(whole)
 
 
 def _replace(name: str, data: bytes) -> int:
@@ -192,5 +202,7 @@ def _replace(name: str, data: bytes) -> int:
         os.rename(temporary, name)
     except OSError:
         os.close(fd)
+        with contextlib.suppress(OSError):  # half of it would only take the room that is missing
+            os.unlink(temporary)
         raise
     return fd

@@ -1,6 +1,7 @@
 """What the keeper asks of Linux: processes by pid and start time, pidfds, children, control groups."""
 
 import ctypes
+import errno
 import fcntl
 import os
 import signal
@@ -8,6 +9,8 @@ import struct
 import time
 
 GONE_STATES = b"ZX"
+_NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
+"""None with this pid, or a thread has got it."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PF_KTHREAD = 0x200000
 _PIDFD_INFO_EXIT = 1 << 3
@@ -49,10 +52,10 @@ def read_bytes(path: str) -> bytes:
 
 
 def read_proc(pid: int) -> Proc | None:
-    """The process with this pid, zombies included; null when there is none."""
+    """The process with this pid, zombies included; null when there is none that we may see (hidepid hides others')."""
     try:
         return Proc(pid, read_bytes(f"/proc/{pid}/stat"))
-    except (FileNotFoundError, ProcessLookupError):
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
 
 
@@ -82,12 +85,21 @@ def links_of(pid: int) -> list[str]:
 
 
 def hold(pid: int, start: int) -> int | None:
-    """A pidfd of exactly this process, so that nothing it is asked later can meet another one; null when it is gone."""
+    """A pidfd of exactly this process, so that nothing it is asked later can meet another one; null when it is gone.
+
+    Raises OSError when it cannot be told, such as without a free file.
+    """
     try:
         fd = os.pidfd_open(pid)
+    except OSError as error:
+        if error.errno in _NO_PROCESS:
+            return None
+        raise
+    try:
+        proc = read_proc(pid)
     except OSError:
-        return None
-    proc = read_proc(pid)
+        os.close(fd)
+        raise
     if proc is not None and proc.start == start:
         return fd
     os.close(fd)

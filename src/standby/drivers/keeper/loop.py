@@ -1,23 +1,24 @@
 """The keeper's life: one loop over sockets and pidfds, single-threaded, so that each step is whole."""
 
+import contextlib
 import fcntl
 import os
 import select
 import signal
-import socket
-import sys
 import time
 
-from standby.drivers.keeper import kernel, tree
+from standby.drivers.keeper import kernel, log, tree
 from standby.drivers.keeper.commands import Commands, Refusal
 from standby.drivers.keeper.journal import Journal, Record, Run
 from standby.drivers.keeper.recover import recover
+from standby.drivers.keeper.spawn import start_of
 from standby.drivers.keeper.tree import Tree
-from standby.drivers.keeper.wire import VERSION, Hangup, Peer, listen
+from standby.drivers.keeper.wire import LOCK, VERSION, Door, Hangup, Peer
 
 TAKEN = 3
 """Exit code: another keeper holds the lock of this directory."""
 _TICK_S = 0.02
+_CALM_S = 1.0
 _LOG_MAX = 1 << 20
 
 
@@ -31,12 +32,17 @@ class Keeper:
         self._epoll = select.epoll()
         self._held: dict[int, Run] = {}
         """Pidfd -> run whose main process is alive."""
+        self._unheld: dict[str, Run] = {}
+        """Runs whose main process was spawned and for which there was no pidfd to be had yet."""
         self._ending: dict[str, Run] = {}
         """Runs whose main process has ended and whose tree may not be gone."""
         self._peers: dict[int, Peer] = {}
         self._child_ended = False
         self._changed = False
-        self._server: socket.socket | None = None
+        self._calm_until = 0.0
+        """After a fault: so long nothing is settled."""
+        self._door: Door | None = None
+        self._look_at_door_at = 0.0
         self._wake_fd, wake_in = os.pipe()
         for fd in (self._wake_fd, wake_in):
             os.set_blocking(fd, False)
@@ -44,16 +50,13 @@ class Keeper:
         signal.set_wakeup_fd(wake_in, warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def open(self) -> None:
+    def open(self, lock: int) -> None:
         """Settle what earlier keepers left, then listen."""
         kernel.become_subreaper()
         for run in recover(self._journal, self._tree):
-            if run.exit is None:
-                self._watch(run)
-            else:
-                self._ending[run.id] = run
-        self._server = listen()
-        self._epoll.register(self._server, select.EPOLLIN)
+            self._watch(run)
+        self._door = Door(lock)
+        self._let_in()
 
     def turn(self) -> None:
         """Wait for something and deal with it."""
@@ -67,38 +70,74 @@ class Keeper:
                 self._child_ended = True
             else:
                 self._accept()
-        if self._child_ended or self._unsettled():
-            self._settle()
+        if self._unsettled() and time.monotonic() >= self._calm_until:
+            self._try_settle()
         if self._changed:
             self._push()
         self._journal.tidy()
+        if time.monotonic() >= self._look_at_door_at:
+            self._look_at_door()
 
-    def _patience(self) -> float | None:
-        return _TICK_S if self._unsettled() else None
+    def _patience(self) -> float:
+        return max(_TICK_S, self._calm_until - time.monotonic()) if self._unsettled() else _CALM_S
 
     def _unsettled(self) -> bool:
-        return bool(self._ending) or any(run.forced for run in self._held.values())
+        open_ends = self._child_ended or self._ending or self._unheld
+        return bool(open_ends) or any(run.forced for run in self._held.values())
+
+    def _stay_calm(self, fault: str) -> None:
+        """What failed is tried again, but not fifty times a second."""
+        log.fault(fault)
+        self._calm_until = time.monotonic() + _CALM_S
 
     # ends
 
     def _watch(self, run: Run) -> None:
+        """Take care of a run that is not gone, however far it is."""
+        self._changed = True
+        if run.exit is not None:
+            self._ending[run.id] = run
+            return
+        try:
+            self._hold(run)
+        except OSError as error:
+            self._unheld[run.id] = run
+            self._stay_calm(f"cannot watch a run: {error}")
+            return
+        self._unheld.pop(run.id, None)
         self._held[run.fd] = run
         self._commands.live += 1
+        if run.ours and run.start:  # if it cannot be written, a next keeper finds the run by its marks
+            self._try_write({"k": "up", "r": run.id, "pid": run.pid, "st": run.start})
+
+    def _hold(self, run: Run) -> None:
+        run.start = run.start or start_of(run.pid)
+        if run.fd < 0:
+            run.fd = os.pidfd_open(run.pid)
         self._epoll.register(run.fd, select.EPOLLIN)
-        self._changed = True
 
     def _take_end(self, fd: int) -> None:
         run = self._held.pop(fd)
         self._epoll.unregister(fd)
         self._ending[run.id] = run
 
+    def _try_settle(self) -> None:
+        try:
+            self._settle()
+        except OSError as error:  # no free file, no memory: each step can be repeated
+            self._child_ended = True
+            self._stay_calm(f"cannot settle: {error}")
+
     def _settle(self) -> None:
         self._child_ended = False
+        for run in list(self._unheld.values()):
+            self._watch(run)
         for run in self._held.values():
             if run.forced:
                 tree.end(run, self._tree.members(run))
         ended = [run for run in self._ending.values() if self._note_end(run)]
-        leaders = {run.pid for run in (*self._held.values(), *self._ending.values()) if run.ours}
+        cared_for = (*self._unheld.values(), *self._held.values(), *self._ending.values())
+        leaders = {run.pid for run in cared_for if run.ours}
         self._tree.take_orphans(leaders)  # after the ends were noted: what they leave behind is ours by then
         for run in ended:
             if not self._end_remains(run) and self._close(run):
@@ -138,21 +177,44 @@ class Keeper:
         try:
             self._journal.write(record)
         except OSError as error:
-            log(f"journal: {error}")
+            self._stay_calm(f"journal: {error}")
             return False
         return True
 
     # peers
 
     def _accept(self) -> None:
-        assert self._server is not None
+        assert self._door is not None
         try:
-            sock, _ = self._server.accept()
-        except OSError:
+            sock, _ = self._door.server.accept()
+            self._epoll.register(sock, select.EPOLLIN)
+        except OSError as error:
+            if not isinstance(error, BlockingIOError | ConnectionError):  # whoever waits is let in at the next look
+                log.fault(f"cannot accept: {error}")
+                self._epoll.modify(self._door.server, 0)
             return
         peer = Peer(sock)
         self._peers[peer.fileno()] = peer
-        self._epoll.register(peer.fileno(), select.EPOLLIN)
+
+    def _look_at_door(self) -> None:
+        assert self._door is not None
+        self._look_at_door_at = time.monotonic() + _CALM_S
+        try:
+            if not self._door.is_there():
+                if not self._door.is_ours():
+                    raise SystemExit("socket and lock are gone, so another keeper may serve: leaving")
+                self._door.open_again()
+                log.say("the socket was gone: listening again")
+            self._let_in()
+        except OSError as error:
+            log.fault(f"cannot listen: {error}")
+
+    def _let_in(self) -> None:
+        assert self._door is not None
+        try:
+            self._epoll.modify(self._door.server, select.EPOLLIN)
+        except FileNotFoundError:
+            self._epoll.register(self._door.server, select.EPOLLIN)
 
     def _serve(self, peer: Peer, mask: int) -> None:
         try:
@@ -162,7 +224,7 @@ class Keeper:
             self._flush(peer)
         except (Hangup, KeyError, TypeError, AttributeError) as error:
             if not isinstance(error, Hangup):
-                log(f"hung up on a peer that talks nonsense: {error!r}")
+                log.fault(f"hung up on a peer that talks nonsense: {error!r}")
             self._drop(peer)
 
     def _answer(self, peer: Peer, ask: Record) -> Record:
@@ -183,8 +245,9 @@ class Keeper:
                     raise Refusal(f"this keeper does not know {verb}")
         except Refusal as refusal:
             return {"n": number, "refused": str(refusal)}
-        except OSError as error:
-            return {"n": number, "failed": str(error)}
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is no reason to leave the runs alone
+            log.fault(f"cannot {verb}: {error!r}")
+            return {"n": number, "failed": str(error) or repr(error)}
 
     def _hello(self, peer: Peer, ask: Record) -> Record:
         if ask["version"] != VERSION:
@@ -230,15 +293,11 @@ def read_status(status: int | None) -> Record:
     return {"signal": os.WTERMSIG(status)} if os.WIFSIGNALED(status) else {"code": os.WEXITSTATUS(status)}
 
 
-def log(text: str) -> None:
-    print(time.strftime("%Y-%m-%dT%H:%M:%S"), text, file=sys.stderr, flush=True)
-
-
 def main(argv: list[str]) -> int:
     """Become the keeper of a directory: answers its starter when it listens, and lives on in a session of its own."""
     directory, boot_path = argv
     os.chdir(directory)
-    lock = os.open("keeper.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -248,12 +307,13 @@ def main(argv: list[str]) -> int:
         os.close(tell)
         return 0 if os.read(told, 1) else 1
     os.close(told)
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    with contextlib.suppress(OSError):  # the pid is there for people, the lock works without
+        os.ftruncate(lock, 0)
+        os.write(lock, f"{os.getpid()}\n".encode())
     _detach()
     keeper = Keeper(os.getcwd(), Journal(kernel.read_bytes(boot_path).decode().strip()))
-    keeper.open()
-    log(f"keeper {os.getpid()} serves")
+    keeper.open(lock)
+    log.say(f"keeper {os.getpid()} serves")
     os.write(tell, b"1")
     os.close(tell)
     while True:

@@ -7,54 +7,67 @@ import stat
 
 SPARES_MAX = 128
 _OURS = ("stdout", "stderr", "payload", "script")
+_ACCESS = 0o5777
+"""All bits of a mode that matter here: setgid is inherited from the parent."""
 
 
 class Places:
     """`runs/<run id>/` with its `work/`: made, or taken from `spare/`, and cleared away."""
 
     def __init__(self) -> None:
-        os.makedirs("spare", 0o700, exist_ok=True)
-        self._spares = os.listdir("spare")
+        self._spares: list[str] = []
+        with contextlib.suppress(OSError):  # without spares it is only slower
+            os.makedirs("spare", 0o700, exist_ok=True)
+            self._spares = os.listdir("spare")
 
     def make(self, run_id: str) -> None:
         """An empty directory for a new run."""
         while self._spares:
+            spare = f"spare/{self._spares.pop()}"
             with contextlib.suppress(OSError):
-                os.rename(f"spare/{self._spares.pop()}", f"runs/{run_id}")
-                return
-        os.mkdir(f"runs/{run_id}", 0o700)
+                if _is_as_new(spare):  # it has lain where every run with our rights can reach it
+                    os.rename(spare, f"runs/{run_id}")
+                    return
+            _throw_away(spare)
+        try:
+            os.mkdir(f"runs/{run_id}", 0o700)
+        except FileNotFoundError:  # a run with our rights has removed it
+            os.mkdir("runs", 0o700)
+            os.mkdir(f"runs/{run_id}", 0o700)
         os.mkdir(f"runs/{run_id}/work", 0o700)
 
     def clear(self, run_id: str) -> None:
         """Keep the directory for another run if this one left nothing in it, else throw it away."""
-        name = secrets.token_hex(8)
-        try:
-            if len(self._spares) < SPARES_MAX and _emptied(f"runs/{run_id}"):
-                os.rename(f"runs/{run_id}", f"spare/{name}")
+        place, name = f"runs/{run_id}", secrets.token_hex(8)
+        with contextlib.suppress(OSError):
+            if len(self._spares) < SPARES_MAX and _is_as_new(place, _OURS):
+                for ours in set(_OURS).intersection(os.listdir(place)):
+                    os.unlink(f"{place}/{ours}")
+                os.rename(place, f"spare/{name}")
                 self._spares.append(name)
                 return
-        except OSError:
-            pass
         discard(run_id)
 
 
 def discard(run_id: str) -> None:
     """Move what is kept of a run out of the way; a server removes it."""
-    try:
+    _throw_away(f"runs/{run_id}")
+
+
+def _throw_away(place: str) -> None:
+    with contextlib.suppress(OSError):
         os.makedirs("trash", 0o700, exist_ok=True)
-        os.rename(f"runs/{run_id}", f"trash/{run_id}.{secrets.token_hex(4)}")
-    except OSError:
-        return
+        os.rename(place, f"trash/{os.path.basename(place)}.{secrets.token_hex(4)}")
 
 
-def _emptied(place: str) -> bool:
-    """Whether only our own files were there besides an empty work directory; they are removed then."""
-    if not stat.S_ISDIR(os.lstat(f"{place}/work").st_mode) or os.listdir(f"{place}/work"):
+def _is_as_new(place: str, besides: tuple[str, ...] = ()) -> bool:
+    """Whether it is a directory of ours with nothing but an empty `work` in it, besides files of these names."""
+    work = f"{place}/work"
+    if not _is_private(place) or not _is_private(work) or os.listdir(work):
         return False
-    for name in os.listdir(place):
-        if name in _OURS:
-            os.unlink(f"{place}/{name}")
-        elif name != "work":
-            return False
-    os.chmod(f"{place}/work", 0o700)
-    return True
+    return set(os.listdir(place)) <= {"work", *besides}
+
+
+def _is_private(folder: str) -> bool:
+    status = os.lstat(folder)
+    return stat.S_ISDIR(status.st_mode) and status.st_mode & _ACCESS == 0o700 and status.st_uid == os.geteuid()

@@ -3,7 +3,7 @@
 import os
 import time
 
-from standby.drivers.keeper import kernel, tree
+from standby.drivers.keeper import kernel, log, tree
 from standby.drivers.keeper.journal import Journal, Record, Run
 from standby.drivers.keeper.places import discard
 from standby.drivers.keeper.tree import Tree
@@ -25,7 +25,8 @@ def recover(journal: Journal, tree_: Tree) -> list[Run]:
     unsettled = [run for run in list(journal.state.runs.values()) if not run.gone]
     for run in unsettled:
         if rebooted:
-            journal.write({"k": "gone", "r": run.id, "x": run.exit or LOST})
+            run.exit = run.exit or LOST
+            _note(journal, {"k": "gone", "r": run.id, "x": run.exit})
         elif run.exit is None:
             _adopt(journal, tree_, run)
     return [run for run in unsettled if not run.gone]
@@ -37,7 +38,8 @@ def _adopt(journal: Journal, tree_: Tree, run: Run) -> None:
         _find_spawned(journal, tree_, run)
     fd = kernel.hold(run.pid, run.start) if run.pid else None
     if fd is None:
-        journal.write({"k": "end", "r": run.id, "x": LOST})
+        run.exit = LOST
+        _note(journal, {"k": "end", "r": run.id, "x": LOST})
         return
     run.fd, run.sure = fd, True  # if it is a zombie by now, the loop is told so at once
 
@@ -49,11 +51,20 @@ def _find_spawned(journal: Journal, tree_: Tree, run: Run) -> None:
         leaders = [proc for proc in tree_.marked(run) if proc.pid == proc.sid]
         if leaders:
             first = min(leaders, key=lambda proc: proc.start)
-            journal.write({"k": "up", "r": run.id, "pid": first.pid, "st": first.start})
+            run.pid, run.start = first.pid, first.start
+            _note(journal, {"k": "up", "r": run.id, "pid": first.pid, "st": first.start})
             return
         if time.monotonic() > until or not tree_.someone_is_in_exec():
             return
         time.sleep(0.005)
+
+
+def _note(journal: Journal, record: Record) -> None:
+    """Write it if that is possible. To leave instead would lose the ends of runs that are held by now."""
+    try:
+        journal.write(record)
+    except OSError as error:
+        log.fault(f"journal: {error}")
 
 
 def _end_strays(tree_: Tree) -> None:

@@ -28,31 +28,44 @@ def spawn(directory: str, home_fd: int, places: Places, run: Run, order: Record)
     to look for this run before it carries its marks.
     """
     place = f"{directory}/runs/{run.id}"
-    env = {**order["env"], NONCE: run.nonce, "STANDBY_PAYLOAD_FILE": f"{place}/payload"}
     try:
+        env = {**order["env"], NONCE: run.nonce, "STANDBY_PAYLOAD_FILE": f"{place}/payload"}
         places.make(run.id)
         argv = _prepare(place, order)
         os.chdir(f"{place}/work")
         try:
-            path = _find(argv[0], env.get("PATH", os.defpath))
-            return os.posix_spawn(
-                path, argv, env, file_actions=_FILES, setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON
-            )
+            return _execute(argv, env)
         finally:
-            os.fchdir(home_fd)
-    except FileNotFoundError as error:
-        raise CannotStart(f"cannot start {argv[0]}: no such command, or its interpreter is missing") from error
+            _go_home(home_fd)
+    except CannotStart:
+        raise
     except OSError as error:
         raise CannotStart(f"cannot start the run: {error.strerror}") from error
-    except ValueError as error:  # a NUL byte, a name with "="
+    except Exception as error:  # a NUL byte, a name with "=", an order that is none
         raise CannotStart(f"cannot start the run: {error}") from error
 
 
 def start_of(pid: int) -> int:
-    """When our child began; it cannot be gone, because only we reap it."""
+    """When our child began, 0 if we may not see that; it cannot be gone, because only we reap it."""
     proc = kernel.read_proc(pid)
-    assert proc is not None, pid
-    return proc.start
+    return 0 if proc is None else proc.start
+
+
+def _execute(argv: list[str], env: dict[str, str]) -> int:
+    path = _find(argv[0], env.get("PATH", os.defpath))
+    try:
+        return os.posix_spawn(
+            path, argv, env, file_actions=_FILES, setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON
+        )
+    except FileNotFoundError as error:
+        raise CannotStart(f"cannot start {argv[0]}: no such command, or its interpreter is missing") from error
+
+
+def _go_home(home_fd: int) -> None:
+    try:
+        os.fchdir(home_fd)
+    except OSError as error:  # all our paths are wrong now, and the run may have begun: the next keeper will find it
+        raise SystemExit(f"cannot return to the keeper's directory: {error}") from error
 
 
 def _prepare(place: str, order: Record) -> list[str]:

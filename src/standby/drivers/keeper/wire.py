@@ -8,6 +8,7 @@ from typing import Any
 
 VERSION = 1
 NAME = "keeper.sock"
+LOCK = "keeper.lock"
 LINE_MAX = 8 << 20
 _OUT_MAX = 64 << 20
 _encode = json.JSONEncoder(separators=(",", ":")).encode
@@ -17,7 +18,36 @@ class Hangup(Exception):
     """The other side is gone, or talks nonsense."""
 
 
-def listen() -> socket.socket:
+class Door:
+    """Where servers come in: a socket in the current directory, for as long as the lock there is ours."""
+
+    def __init__(self, lock: int) -> None:
+        self._lock = os.fstat(lock)
+        self.server = _listen()
+        self._file = os.stat(NAME)
+
+    def is_ours(self) -> bool:
+        """False when the file that we have locked is not there any more: then another keeper can be."""
+        return _is_still(LOCK, self._lock)
+
+    def is_there(self) -> bool:
+        """False when somebody removed the socket's file: nobody can connect then."""
+        return _is_still(NAME, self._file)
+
+    def open_again(self) -> None:
+        server = _listen()
+        self.server.close()
+        self.server, self._file = server, os.stat(NAME)
+
+
+def _is_still(name: str, file: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(name), file)
+    except OSError as error:  # another error does not tell
+        return not isinstance(error, FileNotFoundError)
+
+
+def _listen() -> socket.socket:
     """The socket in the current directory, for this user only; named relatively, as paths are limited to 108 bytes."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(NAME)
