@@ -1,6 +1,6 @@
 """How many short runs a second: bare posix_spawn, and the keeper through its driver.
 
-Run it as `python bench/spawn.py [runs]` on an otherwise idle machine.
+Run it as `python -m bench.spawn [runs]` on an otherwise idle machine.
 """
 
 import asyncio

@@ -1,5 +1,6 @@
 """What an operator can set, and what is said when it cannot be used."""
 
+import re
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,35 @@ def test_the_file_is_the_one_in_the_working_directory_unless_another_is_named(
 def test_a_length_is_a_number_of_seconds_or_a_text_with_its_unit(tmp_path: Path, text: str, ms: int) -> None:
     config = load_config(_file(tmp_path, f"shutdown_grace = {text}"), {})
     assert config.shutdown_grace_ms == ms
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mysql://db/work",
+        "sqlite:///",
+        "postgresql://",
+        "postgresql://db:port/work",
+        "postgresql://db:70000/work",
+        "postgresql://[db/work",
+        "postgresql://one:1,two:0/work",
+    ],
+)
+def test_a_database_that_cannot_be_meant_is_refused_by_the_source_it_came_from(tmp_path: Path, url: str) -> None:
+    file = tmp_path / "standby.toml"
+    for said, text, env, flags in [
+        (str(file), f'database = "{url}"', {}, {}),
+        ("STANDBY_DATABASE", "", {"STANDBY_DATABASE": url}, {}),
+        ("DATABASE_URL", "", {"DATABASE_URL": url}, {}),
+        ("--database", "", {}, {"database": url}),
+    ]:
+        with pytest.raises(ConfigError, match=rf"^{re.escape(said)}: database: write "):
+            load_config(_file(tmp_path, text), env, flags)
+
+
+@pytest.mark.parametrize("url", ["postgresql://me@one:5432,two:5433/work", "postgresql:///work?host=/run/postgresql"])
+def test_every_shape_of_a_postgres_address_is_let_through(tmp_path: Path, url: str) -> None:
+    assert load_config(_file(tmp_path, ""), {"DATABASE_URL": url}).database_url == url
 
 
 def test_every_kind_of_value_can_come_from_the_environment(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import ipaddress
 import json
 import os
 import secrets
+import time
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -15,7 +16,7 @@ import httpx2
 import msgspec
 from msgspec import Struct
 
-from standby.core.errors import StandbyError
+from standby.core.errors import ConfigError, StandbyError
 
 View = dict[str, Any]
 STATE_DIR: Final = ".standby"
@@ -23,7 +24,8 @@ ENDED: Final = frozenset({"completed", "failed", "cancelled"})
 SUBMIT_TRIES: Final = 4
 WAIT_FIRST_S: Final = 0.1
 WAIT_MOST_S: Final = 1.0
-FOLLOW_TRIES: Final = 5
+RESTART_S: Final = 30.0
+"""Who waits for an order waits so long for a server that goes away meanwhile: it may be restarted."""
 
 
 class ServerUnreachable(StandbyError):
@@ -58,7 +60,23 @@ def find_address(
         raise ServerUnreachable("no server found: start one with `standby serve`, or name it with --url or STANDBY_URL")
     # The key of this directory's server is not shown to any other one.
     ours = state is not None and found.rstrip("/") == (_server_url(state) or "").rstrip("/")
-    return Address(found.rstrip("/"), key or env.get("STANDBY_KEY") or (_admin_key(state) if ours else None))
+    address = Address(found.rstrip("/"), key or env.get("STANDBY_KEY") or (_admin_key(state) if ours else None))
+    _check(address, "--url" if url else "STANDBY_URL" if given else "server.json", "--key" if key else "STANDBY_KEY")
+    return address
+
+
+def _check(address: Address, url_from: str, key_from: str) -> None:
+    """Refuse what no request can be made of."""
+    try:
+        parts = urlsplit(address.url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        httpx2.URL(address.url)
+    except (ValueError, httpx2.InvalidURL):
+        usable = False
+    if not usable:
+        raise ConfigError(f"{url_from}: {address.url!r} is not an address; write one like http://127.0.0.1:8377")
+    if address.key is not None and not (address.key.isascii() and address.key.isprintable()):
+        raise ConfigError(f"{key_from}: this is not a key: keys begin with sb_ and are plain ASCII")
 
 
 def find_state_dir(env: Mapping[str, str], start: Path) -> Path | None:
@@ -101,6 +119,8 @@ class Client:
     def __init__(self, address: Address, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         headers = {"Authorization": f"Bearer {address.key}"} if address.key else {}
         self.url = address.url
+        self._reached = False
+        self._away_since: float | None = None
         self._http = httpx2.AsyncClient(
             base_url=f"{address.url}/api/v1",
             headers=headers,
@@ -118,12 +138,17 @@ class Client:
         await self._http.aclose()
 
     async def submit(self, body: Mapping[str, Any], idempotency_key: str | None = None) -> View:
-        """Hand in an order; repeated under one Idempotency-Key when the answer is lost, so that it is taken in once."""
+        """Hand in an order; repeated under one Idempotency-Key when the answer is lost, so that it is taken in once.
+        `replayed` is true when the given key was used for this very order before."""
+        if idempotency_key is not None and not (idempotency_key.isascii() and idempotency_key.isprintable()):
+            raise ConfigError("the idempotency key cannot be used: write 1 to 255 ASCII characters")
         headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16)}
         wait_s = WAIT_FIRST_S
         for left in reversed(range(SUBMIT_TRIES)):
             try:
-                return await self._call("POST", "/work-orders", body=body, headers=headers)
+                answer = await self._send("POST", "/work-orders", body=body, headers=headers)
+                replayed = idempotency_key is not None and "idempotent-replayed" in answer.headers
+                return {**_view(answer), "replayed": True} if replayed else _view(answer)
             except (ServerUnreachable, ServerRefused) as error:
                 if left == 0 or (isinstance(error, ServerRefused) and error.status != 503):
                     raise
@@ -153,50 +178,53 @@ class Client:
         body = {} if reason is None else {"reason": reason}
         return await self._call("POST", f"/work-orders/{quote(order_id, safe='')}/cancel", body=body)
 
-    async def wait(self, order_id: str) -> View:
-        """The order once it has ended."""
-        wait_s = WAIT_FIRST_S
+    async def watch(self, order_id: str) -> AsyncIterator[View]:
+        """The order now and after each change that is noticed, until it has ended; a restart of the server is sat
+        out."""
+        seen, wait_s = None, WAIT_FIRST_S
         while True:
-            order = await self.order(order_id)
-            if order["state"] in ENDED:
-                return order
+            try:
+                order = await self.order(order_id)
+            except (ServerUnreachable, ServerRefused) as error:
+                self._bear(error)
+            else:
+                if seen != (order["state"], order["attempt"]):
+                    seen, wait_s = (order["state"], order["attempt"]), WAIT_FIRST_S
+                    yield order
+                if order["state"] in ENDED:
+                    return
             await asyncio.sleep(wait_s)
             wait_s = min(wait_s * 1.5, WAIT_MOST_S)
+
+    def _bear(self, error: ServerUnreachable | ServerRefused) -> None:
+        """Raise it, unless the server was there a moment ago and may be back in another one."""
+        passing = isinstance(error, ServerUnreachable) or error.status == 503
+        if not passing or not self._reached:
+            raise error
+        self._away_since = self._away_since or time.monotonic()
+        if time.monotonic() - self._away_since > RESTART_S:
+            raise error
+
+    def _answered(self) -> None:
+        self._reached, self._away_since = True, None
 
     async def logs(self, order_id: str, **place: int | None) -> View:
         """A page of output; place is run, from, limit."""
         return await self._call("GET", f"/work-orders/{quote(order_id, safe='')}/logs", params=_given(place))
 
     async def follow(self, order_id: str, run: int, from_line: int = 0) -> AsyncIterator[View]:
-        """The output of one run as it comes, until it is closed; taken up again where a connection broke off."""
-        tries = FOLLOW_TRIES
+        """The output of one run as it comes, taken up again where a connection broke off. The last record has `end`,
+        and `closed` when that is all there will ever be."""
         while True:
             try:
                 async for record in self._log_records(order_id, run, from_line):
-                    tries = FOLLOW_TRIES
-                    if record.get("end"):
-                        return
                     from_line = record["line"] + 1 if "line" in record else from_line + record.get("dropped", 0)
                     yield record
-            except ServerUnreachable:
-                tries -= 1
-                if tries == 0:
-                    raise
+                    if record.get("end"):
+                        return
+            except (ServerUnreachable, ServerRefused) as error:
+                self._bear(error)
             await asyncio.sleep(WAIT_MOST_S)
-
-    async def follow_order(self, order_id: str) -> AsyncIterator[View]:
-        """The output of all its runs from the first on, until the order has ended."""
-        number = 1
-        while True:
-            order = await self.order(order_id)
-            if order["attempt"] >= number:
-                async for record in self.follow(order_id, number):
-                    yield record
-                number += 1
-            elif order["state"] in ENDED:
-                return
-            else:
-                await asyncio.sleep(WAIT_FIRST_S)
 
     async def _log_records(self, order_id: str, run: int, from_line: int) -> AsyncIterator[View]:
         params = {"follow": "true", "run": str(run), "from": str(from_line)}
@@ -208,6 +236,7 @@ class Client:
                     await response.aread()
                     raise _refused(response)
                 async for line in response.aiter_lines():
+                    self._answered()
                     if line:
                         yield json.loads(line)
         except httpx2.TransportError as error:
@@ -242,8 +271,18 @@ class Client:
         *,
         body: Mapping[str, Any] | None = None,
         params: Mapping[str, str] | None = None,
-        headers: Mapping[str, str] | None = None,
     ) -> View:
+        return _view(await self._send(method, path, body=body, params=params))
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> httpx2.Response:
         content = None if body is None else encode(body)
         said = {"Content-Type": "application/json", **(headers or {})}
         try:
@@ -252,8 +291,8 @@ class Client:
             raise self._unreachable(error) from error
         if response.is_error:
             raise _refused(response)
-        view: View = json.loads(response.content)
-        return view
+        self._answered()
+        return response
 
     def _unreachable(self, error: Exception) -> ServerUnreachable:
         return ServerUnreachable(f"the server at {self.url} does not answer ({type(error).__name__}); is it running?")
@@ -274,6 +313,11 @@ def _refused(response: httpx2.Response) -> ServerRefused:
     except msgspec.DecodeError:
         problem = {}
     return ServerRefused(response.status_code, problem if isinstance(problem, dict) else {})
+
+
+def _view(response: httpx2.Response) -> View:
+    view: View = json.loads(response.content)
+    return view
 
 
 def _given(values: Mapping[str, str | int | None]) -> dict[str, str]:

@@ -259,8 +259,9 @@ def load_config(
         config = Config.model_validate(_filled(keys))
     except ValidationError as error:
         raise ConfigError("\n".join(_say(each, sources, str(file)) for each in error.errors())) from None
-    if problems := _contradictions(config):
-        raise ConfigError("\n".join(f"{file}: {problem}" for problem in problems))
+    problems = [f"{sources.get(re.split('[:.,]', each)[0], str(file))}: {each}" for each in _contradictions(config)]
+    if problems:
+        raise ConfigError("\n".join(problems))
     return config
 
 
@@ -281,9 +282,7 @@ def _read(file: Path, *, must_be_there: bool) -> dict[str, Any]:
 
 def _filled(keys: Mapping[str, Any]) -> dict[str, Any]:
     """With a host `local` and a pool `default` where none is named."""
-    filled = dict(keys)
-    filled.setdefault("hosts", {})
-    filled.setdefault("pools", {})
+    filled = {"hosts": {}, "pools": {}, **keys}
     if filled["hosts"] == {}:
         filled["hosts"] = {"local": {"driver": "process"}}
     if filled["pools"] == {}:
@@ -332,8 +331,8 @@ def _keys_at(where: list[str]) -> list[str]:
 def _contradictions(config: Config) -> list[str]:
     """What each key allows by itself but not together."""
     found = []
-    if config.database is not None and not config.database.startswith(DATABASES):
-        found.append("database: write sqlite:///path/to/standby.db or postgresql://user@host/database")
+    if config.database is not None and not _names_database(config.database):
+        found.append("database: write sqlite:///path/to/standby.db or postgresql://user@host:5432/database")
     if not config.auth and not _loopback(config.bind):
         found.append(f"auth: may be false only when bind is a loopback address, not {config.bind}; set auth = true")
     if not 0 < config.renew_ms < config.lease_ms:
@@ -364,11 +363,20 @@ def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> list[st
     return []
 
 
-def _loopback(bind: str) -> bool:
-    if bind == "localhost":
-        return True
+def _names_database(url: str) -> bool:
+    """Whether a URL has the shape of one that a store can be opened by. PostgreSQL's may name several servers."""
+    if not url.startswith(DATABASES) or url in DATABASES:
+        return False
     try:
-        return ipaddress.ip_address(bind.strip("[]")).is_loopback
+        servers = [] if url.startswith("sqlite") else urlsplit(url).netloc.rpartition("@")[2].split(",")
+        return all(urlsplit(f"//{each}").port != 0 for each in servers)
+    except ValueError:
+        return False
+
+
+def _loopback(bind: str) -> bool:
+    try:
+        return bind == "localhost" or ipaddress.ip_address(bind.strip("[]")).is_loopback
     except ValueError:
         return False
 
@@ -379,11 +387,7 @@ def shown_url(url: str) -> str:
         return url
     parts = urlsplit(url)
     user = f"{parts.username}@" if parts.username else ""
-    try:
-        port = f":{parts.port}" if parts.port else ""
-    except ValueError:
-        port = ""
-    return f"{parts.scheme}://{user}{parts.hostname or ''}{port}{parts.path}"
+    return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 def machine_memory_mb() -> int:

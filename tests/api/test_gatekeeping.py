@@ -77,6 +77,8 @@ async def test_without_keys_this_machine_may_ask_but_no_foreign_page(tmp_path: P
         foreign = await open_house.get("/pools", headers={"Origin": "https://example.com"})
         rebound = await open_house.get("/pools", headers={"Host": "evil.example.com:8377"})
         assert [own.status_code, foreign.status_code, rebound.status_code] == [200, 403, 403]
+        for nonsense in ({"Host": "["}, {"Host": "[::1"}, {"Origin": "http://["}):
+            assert (await open_house.get("/pools", headers=nonsense)).status_code == 403
 
 
 async def test_the_first_key_is_made_once_written_for_its_owner_only_and_stored_as_a_hash(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from typing import Any
 
 import pytest
@@ -72,6 +73,7 @@ async def test_an_order_is_shown_in_every_state(home: House, state: OrderState) 
     assert order["state"] == state
     assert (order["slot"] is not None) == (state in {"preparing", "running", "stopping"})
     assert (order["gate"] is not None) == (state in {"pending", "waiting_retry"})
+    assert (order["retries_left"] == 0) == (state in ENDED)
     assert (order["queue_position"] is not None) == (state == "pending")
 
 
@@ -192,18 +194,69 @@ async def test_followed_output_is_a_server_sent_stream_if_asked_for(home: House)
     answer = await home.get(f"/work-orders/{order_id}/logs?follow=true", headers={"Accept": "text/event-stream"})
     assert answer.headers["content-type"].startswith("text/event-stream")
     first, end, rest = answer.text.split("\n\n")
-    assert first.startswith("id: 1\ndata: {")
+    assert first.startswith("id: 1.1\ndata: {")
     assert json.loads(first.partition("data: ")[2])["text"] == "a\nb"
     assert '"end":true' in end
     assert rest == ""
 
 
+async def test_a_server_sent_stream_of_output_goes_on_after_the_last_event_seen(home: House) -> None:
+    order_id = await _running(home)
+    await home.log(order_id, "a", "b", "c", closed=True)
+    path, sse = f"/work-orders/{order_id}/logs?follow=true", {"Accept": "text/event-stream"}
+    resumed = await home.get(path, headers={**sse, "Last-Event-ID": "1.2"})
+    assert re.findall(r'"text":"(.*?)"', resumed.text) == ["c"]
+    assert (await home.get(path, headers={**sse, "Last-Event-ID": "soon"})).status_code == 422
+    assert (await home.get(path, headers={**sse, "Last-Event-ID": "2.0"})).status_code == 422, "there was one run"
+
+
+async def test_the_last_lines_can_be_asked_for(home: House) -> None:
+    order_id = await _running(home)
+    await home.log(order_id, "a", "b", "c", closed=True)
+    page = (await home.get(f"/work-orders/{order_id}/logs?tail=2")).json()
+    assert [line["text"] for line in page["lines"]] == ["b", "c"]
+    followed = await home.get(f"/work-orders/{order_id}/logs?tail=1&follow=true")
+    assert [json.loads(line).get("text") for line in followed.text.splitlines()] == ["c", None]
+    assert (await home.get(f"/work-orders/{order_id}/logs?tail=9")).json()["from"] == 0
+
+
+async def test_output_that_is_stored_long_after_the_end_is_followed_to_its_end(home: House) -> None:
+    order_id = (await home.submit())["id"]
+    await home.walk(order_id, OrderState.COMPLETED)
+    home.clock.at += 60_000
+    following = asyncio.create_task(home.get(f"/work-orders/{order_id}/logs?follow=true"))
+    for number in range(3):
+        await _read_to_the_end(home)
+        home.clock.skipped_s += 3
+        await home.log(order_id, f"late {number}", first=number, closed=number == 2)
+    records = [json.loads(line) for line in (await following).text.splitlines()]
+    assert [record.get("text") for record in records] == ["late 0", "late 1", "late 2", None]
+    assert records[-1]["closed"] is True
+
+
 async def test_following_a_run_whose_platform_has_no_output_ends_after_its_end(home: House) -> None:
     order_id = (await home.submit())["id"]
     await home.walk(order_id, OrderState.COMPLETED)
-    home.clock.at += 10_000
-    (record,) = (await home.get(f"/work-orders/{order_id}/logs?follow=true")).text.splitlines()
+    following = asyncio.create_task(home.get(f"/work-orders/{order_id}/logs?follow=true"))
+    await _read_to_the_end(home)
+    assert not following.done()
+    home.clock.skipped_s += 5
+    (record,) = (await following).text.splitlines()
     assert json.loads(record)["closed"] is False
+
+
+async def _read_to_the_end(home: House) -> None:
+    """Let a stream of output look at the store as it is now."""
+    tails, looks = home.store.log_tails, 0
+
+    async def counted(run_ids: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return await tails(run_ids)
+
+    home.store.log_tails = counted  # type: ignore[method-assign]
+    await until(lambda: looks >= 2, "the stream has looked twice")
+    home.store.log_tails = tails  # type: ignore[method-assign]
 
 
 async def test_streams_end_when_the_server_stops(home: House) -> None:

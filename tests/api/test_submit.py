@@ -102,7 +102,10 @@ async def test_an_order_with_a_time_of_its_own_waits_for_it_without_a_place_in_t
     order = await home.submit(not_before=time)
     assert order["queue_position"] is None
     assert order["not_before"] == order["due_at"] == "2023-11-14T23:13:20.000Z"
-    assert (await home.show(order["id"]))["gate"]["name"] == "not_before"
+    gate = (await home.show(order["id"]))["gate"]
+    assert gate["name"] == "not_before"
+    assert gate["opens_at"] == order["due_at"]
+    assert gate["opens_at"] in gate["text"]
 
 
 async def test_env_values_are_shown_nowhere_and_open_only_with_the_seal(home: House) -> None:

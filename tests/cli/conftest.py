@@ -15,13 +15,14 @@ class Said(NamedTuple):
 
 
 Standby = Callable[..., Said]
+POOL = '[pools.default]\nmemory_mb = 1\nretry_base = "100ms"\n'
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
     """A running server, shared by the tests of a module: each uses orders of its own."""
     directory = tmp_path_factory.mktemp("house")
-    with house(directory, state=directory / ".standby", toml="[pools.default]\nmemory_mb = 1\n") as made:
+    with house(directory, state=directory / ".standby", toml=POOL) as made:
         yield made.start()
 
 

@@ -3,12 +3,19 @@
 import json
 import signal
 import socket
+from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 
 import httpx2
 import pytest
+from cyclopts import App
+from rich.console import Console
 
 from standby import __version__
+from standby.cli import talk
+from standby.cli.follow import print_record
+from standby.cli.main import app
 from standby.client import ServerUnreachable, find_address
 from tests.cli.conftest import Standby
 from tests.e2e.house import House, house
@@ -31,6 +38,14 @@ from tests.e2e.house import House, house
         ("serve", "--port", "70000"),
         ("serve", "--config", "missing.toml"),
         ("config", "check", "--config", "missing.toml"),
+        ("submit", "--env", "A=1", "B=2", "--", "true"),
+        ("orders", "list", "--url", "http://["),
+        ("orders", "list", "--url", "http://127.0.0.1:port"),
+        ("orders", "list", "--url", "http://127.0.0.1:70000"),
+        ("orders", "list", "--url", "127.0.0.1:8377"),
+        ("orders", "list", "--url", "http://127.0.0.1:1", "--key", "sb_é"),
+        ("submit", "--url", "http://127.0.0.1:1", "--idempotency-key", "é", "--", "true"),
+        ("db", "status", "--database", "postgresql://db:port/work"),
     ],
 )
 def test_what_was_not_meant_ends_with_2_in_words(standby: Standby, words: tuple[str, ...]) -> None:
@@ -70,7 +85,9 @@ def test_the_version_and_a_good_configuration_are_printed(standby: Standby, tmp_
 
 def test_a_database_is_looked_at_printed_and_migrated(standby: Standby, tmp_path: Path) -> None:
     database = ("--database", f"sqlite:///{tmp_path / 'other' / 'standby.db'}")
-    assert standby("db", "status", *database).code == 1
+    new = standby("db", "status", *database)
+    assert new.code == 0
+    assert "`standby serve` makes it" in new.err
     assert "create table" in standby("db", "sql", *database).out
     first = json.loads(standby("db", "migrate", *database, "--json").out)
     assert first["applied"]
@@ -78,6 +95,75 @@ def test_a_database_is_looked_at_printed_and_migrated(standby: Standby, tmp_path
     now = standby("db", "status", *database, "--json")
     assert (now.code, json.loads(now.out)["pending"]) == (0, [])
     assert standby("db", "status", "--database", "mysql://x").code == 2
+
+
+@pytest.mark.parametrize("verb", ["status", "migrate", "sql"])
+def test_a_file_that_cannot_be_a_database_is_said_in_words(standby: Standby, tmp_path: Path, verb: str) -> None:
+    (tmp_path / "text.db").write_text("This is a text and not a database. " * 10)
+    below = [tmp_path / "text.db" / "below.db"] if verb == "migrate" else []
+    for path in [tmp_path / "text.db", tmp_path, *below]:
+        said = standby("db", verb, "--database", f"sqlite:///{path}")
+        assert said.code == 1
+        assert said.err.startswith(f"standby: {path} cannot be used as a database: ")
+        assert len(said.err.splitlines()) == 1
+
+
+def test_a_wrong_word_is_answered_with_the_help_that_is_near(standby: Standby) -> None:
+    assert "try: standby orders show --help" in standby("orders", "show").err
+    assert "try: standby orders --help" in standby("orders", "nonsense").err
+    assert "try: standby --help" in standby("nonsense").err
+
+
+def test_every_option_says_what_it_is_for(standby: Standby) -> None:
+    silent = [
+        f"{' '.join(words)}: {argument.name}"
+        for words, command in _commands(app, [])
+        if command.default_command is not None
+        for argument in command.assemble_argument_collection(parse_docstring=True)
+        if argument.show and not argument.parameter.help
+    ]
+    assert silent == []
+
+
+def _commands(parent: App, words: list[str]) -> Iterator[tuple[list[str], App]]:
+    for name in parent:
+        if not name.startswith("-"):
+            command = parent[name]
+            yield [*words, name], command
+            yield from _commands(command, [*words, name])
+
+
+def test_output_that_may_be_incomplete_is_said(capfd: pytest.CaptureFixture[str]) -> None:
+    print_record({"end": True, "closed": True, "run": 1, "next": 3}, as_json=False)
+    assert capfd.readouterr() == ("", "")
+    print_record({"end": True, "closed": False, "run": 1, "next": 3}, as_json=True)
+    out, err = capfd.readouterr()
+    assert (out, "may be incomplete" in err) == ("", True)
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_table_keeps_ids_and_states_whole_and_each_row_on_one_line(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(talk, "_console", lambda: Console(width=width))
+    rows = [{"id": "0" * 25 + str(number), "state": "waiting_retry", "text": "many words " * 20} for number in range(3)]
+    columns = {"ID": "id", "STATE": "state", "WHAT": "text", "NOTE": "text"}
+    talk.print_table(rows, {name: itemgetter(key) for name, key in columns.items()})
+    head, *lines = capfd.readouterr().out.splitlines()
+    assert head.split() == list(columns)
+    assert len(lines) == len(rows)
+    for row, line in zip(rows, lines, strict=True):
+        assert line.startswith(f"{row['id']} waiting_retry many words ")
+        assert line.endswith("…")
+        assert len(line) <= width
+
+
+def test_a_table_without_room_puts_the_words_below_their_row(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(talk, "_console", lambda: Console(width=30))
+    talk.print_table([{"id": "0" * 26, "text": "it broke"}], {"ID": itemgetter("id"), "ERROR": itemgetter("text")})
+    assert capfd.readouterr().out.splitlines() == ["ID", "0" * 26, "  it broke"]
 
 
 def test_the_server_is_found_upward_and_its_key_is_shown_to_no_other(tmp_path: Path) -> None:
@@ -101,8 +187,11 @@ def test_the_server_is_found_upward_and_its_key_is_shown_to_no_other(tmp_path: P
 
 def test_a_server_keeps_its_state_private_and_stops_in_order_with_a_stream_open(tmp_path: Path) -> None:
     with house(tmp_path / "house") as home:
+        home.state.mkdir(mode=0o755)
         home.start()
-        assert (home.state.stat().st_mode & 0o777, (home.state / "admin.key").stat().st_mode & 0o777) == (0o700, 0o600)
+        assert home.state.stat().st_mode & 0o777 == 0o700
+        for name in ("admin.key", "standby.db", "logs.db"):
+            assert (home.state / name).stat().st_mode & 0o777 == 0o600, name
         assert home.tail().count(home.key) == 1, "the first key is shown once"
         headers = {"Authorization": f"Bearer {home.key}"}
         with httpx2.stream("GET", f"{home.url}/api/v1/events/stream", headers=headers, timeout=30) as stream:

@@ -1,16 +1,19 @@
 """The command line against a real server: data on stdout, words on stderr, honest exit codes."""
 
+import io
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Standby
-from tests.e2e.house import House, until
+from tests.cli.conftest import POOL, Standby
+from tests.e2e.house import House, house, until
 
 
 def test_submit_prints_the_id_and_nothing_else_on_stdout(at_home: Standby) -> None:
@@ -54,9 +57,59 @@ def test_a_script_env_payload_and_labels_reach_the_work(
 def test_the_same_idempotency_key_hands_an_order_in_once(at_home: Standby) -> None:
     first, again = (at_home("submit", "--idempotency-key", "cli-1", "--", "true") for _ in range(2))
     assert first.out == again.out
+    assert "taken in before" in again.err
     other = at_home("submit", "--idempotency-key", "cli-1", "--", "false")
     assert other.code == 4
     assert "another body" in other.err
+
+
+def test_a_script_can_come_from_stdin(at_home: Standby, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("echo from stdin\n"))
+    assert at_home("submit", "--follow", "--script", "-").out == "from stdin\n"
+
+
+@pytest.mark.parametrize("way", ["--wait", "--follow"])
+def test_who_stays_is_told_why_runs_fail_and_that_they_are_tried_again(at_home: Standby, way: str) -> None:
+    said = at_home("submit", way, "--retries", "1", "--json", "--", "/no/such/program")
+    assert said.code == 1
+    assert "run 1 ended with start_failed: cannot start /no/such/program" in said.err
+    assert "it is tried again" in said.err
+    assert "failed (start_failed): cannot start /no/such/program" in said.err
+    shown = at_home("orders", "show", json.loads(said.out.splitlines()[-1])["id"]).out
+    assert re.search(r"^run 2: ended in \S+ \(start_failed\): cannot start /no/such/program", shown, re.MULTILINE)
+
+
+def test_the_reason_of_a_cancel_is_shown(at_home: Standby) -> None:
+    order_id = at_home("submit", "--not-before", "2100-01-01T00:00:00Z", "--", "true").out.strip()
+    at_home("orders", "cancel", order_id, "--reason", "not needed")
+    assert "not needed" in at_home("orders", "show", order_id).out
+
+
+def test_hints_are_for_a_command_line(at_home: Standby, home: House) -> None:
+    assert "standby orders list" in at_home("orders", "show", "nobody").err
+    stranger = at_home("pools", "--key", "sb_wrong", "--url", home.url).err
+    assert "--key" in stranger
+    assert "Authorization" not in stranger
+
+
+@pytest.mark.parametrize("words", [("--wait",), ("--follow",)])
+def test_who_stays_sits_out_a_restart_of_the_server(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with house(tmp_path / "house", state=tmp_path / "house" / ".standby", toml=POOL, port=port) as home:
+        home.start()
+        script = f"while [ ! -e {tmp_path}/go ]; do sleep 0.1; done; exit 7"
+        command = [sys.executable, "-m", "standby.cli.main", "submit", *words, "--", "sh", "-c", script]
+        with subprocess.Popen(command, cwd=home.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as staying:
+            assert staying.stderr is not None
+            order_id = staying.stderr.readline().split()[1].decode()
+            home.in_state(order_id, "running")
+            home.kill()
+            home.start()
+            (tmp_path / "go").touch()
+            out, err = staying.communicate(timeout=60)
+        assert staying.returncode == 7, (out, err)
 
 
 def test_a_deduplicated_order_is_said_to_be_there_already(at_home: Standby) -> None:

@@ -133,13 +133,18 @@ class KeyGate:
 
 def _refuse_foreign(headers: Headers) -> None:
     """Without keys only this machine may ask, and no web page of somebody else in this machine's browser."""
-    host = urlsplit(f"//{headers.get('host', '')}")
-    origin = headers.get("origin")
-    if _is_loopback(host.hostname) and (origin is None or urlsplit(origin).netloc == host.netloc):
-        return
-    raise Problem(
-        403, "foreign_origin", "without keys only pages of this server itself may ask", "set auth = true and use a key"
-    )
+    host, origin = headers.get("host", ""), headers.get("origin")
+    try:
+        ours = _is_loopback(urlsplit(f"//{host}").hostname) and (origin is None or urlsplit(origin).netloc == host)
+    except ValueError:  # "http://[" is nobody's address
+        ours = False
+    if not ours:
+        raise Problem(
+            403,
+            "foreign_origin",
+            "without keys only pages of this server itself may ask",
+            "set auth = true and use a key",
+        )
 
 
 def _is_loopback(name: str | None) -> bool:

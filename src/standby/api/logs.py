@@ -1,11 +1,12 @@
 """The output of runs: by page, or followed until it is closed."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any, Final
 
 import msgspec
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from standby.api.needs import StoppingNeed, WorldNeed, wait_any
@@ -17,9 +18,12 @@ from standby.store.contract import StoreDown
 from standby.world import World
 
 PAGE_BYTES: Final = 1_048_576
-QUIET_MS: Final = 5_000
-"""A run that ended this long ago without its log being closed has nobody to close it (a driver without output)."""
+STREAM_BYTES: Final = 131_072
+"""A stream takes whole pieces of about this size, so that no stored line is read twice."""
+QUIET_S: Final = 5.0
+"""A run that is over and whose log did not grow for so long has nobody to close it (a driver without output)."""
 HEARTBEAT_S: Final = 15.0
+LINE_MAX: Final = 2**53
 
 router = APIRouter(tags=["work orders"])
 
@@ -29,7 +33,8 @@ class _Place(msgspec.Struct, frozen=True):
     number: int | None
     """Run number; null is the last one, whichever that is when there is one."""
     line: int
-    limit: int
+    limit: int | None
+    """Null is all lines of a piece."""
 
 
 @router.get("/work-orders/{order_id}/logs")
@@ -39,41 +44,68 @@ async def read_logs(
     stopping: StoppingNeed,
     order_id: str,
     run: Annotated[int | None, Query(ge=1, le=1_000_000)] = None,
-    from_line: Annotated[int, Query(alias="from", ge=0, le=2**53)] = 0,
+    from_line: Annotated[int, Query(alias="from", ge=0, le=LINE_MAX)] = 0,
+    tail: Annotated[int | None, Query(ge=1, le=LINE_MAX)] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 1_000,
     follow: bool = False,
+    last_event_id: Annotated[str | None, Header()] = None,
 ) -> Response:
-    """Lines from a line number on. With follow=true: a JSON object a line (or SSE, if asked for) until it is closed."""
+    """Lines from a line number on, or the last `tail` ones. With follow=true: a JSON object a line (or SSE, if asked
+    for) until the log is closed; SSE is taken up again after a Last-Event-ID."""
     work = await find(world, order_id)
+    sse = follow and "text/event-stream" in request.headers.get("accept", "")
+    if sse and last_event_id:
+        run, from_line = _after(last_event_id)
+        tail = None
     if run is not None and run > work.order.attempt:
         raise invalid(f"order {order_id} has had {work.order.attempt} runs", "ask for one of those", "run")
-    place = _Place(order_id, run, from_line, limit)
+    if tail is not None:
+        from_line = max(from_line, await _lines_stored(world, f"{order_id}-{run or work.order.attempt}") - tail)
     if not follow:
-        return answer(await _page(world, place))
-    sse = "text/event-stream" in request.headers.get("accept", "")
+        return answer(await _page(world, _Place(order_id, run, from_line, limit), PAGE_BYTES))
     kind = "text/event-stream" if sse else "application/x-ndjson"
+    place = _Place(order_id, run, from_line, None)
     return StreamingResponse(_stream(world, place, stopping, sse=sse), media_type=kind)
 
 
-async def _page(world: World, place: _Place) -> View:
+def _after(event_id: str) -> tuple[int, int]:
+    """The run and the line after an event of a stream (see `_event_id`)."""
+    found = re.fullmatch(r"([1-9][0-9]{0,6})\.([0-9]{1,15})", event_id)
+    if found is None:
+        raise invalid("the Last-Event-ID cannot be read", "send the id of an event of this stream", "Last-Event-ID")
+    return int(found[1]), int(found[2])
+
+
+def _event_id(run: int, line: int) -> str:
+    """Where to go on after a line. The run is in it: without one a stream is of the last run, which may be another."""
+    return f"{run}.{line + 1}"
+
+
+async def _lines_stored(world: World, run_id: str) -> int:
+    found = (await world.store.log_tails([run_id])).get(run_id)
+    return 0 if found is None else found.next_line
+
+
+async def _page(world: World, place: _Place, most_bytes: int) -> View:
     """Some lines; `next` is where to go on, `dropped` how many lines before the first one are no longer kept."""
     work = await find(world, place.order_id)
     number = place.number or work.order.attempt
     run_id = f"{place.order_id}-{number}"
     # The tail first: lines stored after it are simply on the next page, and closed stays true.
     tail = (await world.store.log_tails([run_id])).get(run_id) if number else None
-    chunks = await world.store.read_log(run_id, place.line, PAGE_BYTES) if tail is not None else []
+    chunks = await world.store.read_log(run_id, place.line, most_bytes) if tail is not None else []
+    most = place.limit or LINE_MAX
     lines: list[View] = []
     at = place.line
     dropped = 0
     for chunk in chunks:
-        if len(lines) >= place.limit:
+        if len(lines) >= most:
             break
         if chunk.first > at:
             dropped += chunk.first - at
             at = chunk.first
         rows: list[Any] = msgspec.json.decode(chunk.body)
-        for when, stream, text in rows[at - chunk.first :][: place.limit - len(lines)]:
+        for when, stream, text in rows[at - chunk.first :][: most - len(lines)]:
             lines.append({"line": at, "at": shown_time(when), "stream": stream, "text": text})
             at += 1
     return {
@@ -88,40 +120,47 @@ async def _page(world: World, place: _Place) -> View:
 
 
 async def _over(world: World, order_id: str, number: int | None) -> bool:
-    """Whether the run ended so long ago that nobody will close its log any more."""
+    """Whether the run has ended, so that its log grows no more once it is all stored."""
     order = (await find(world, order_id)).order
-    ended = order.state in ENDED or order.state is OrderState.WAITING_RETRY or (number or 0) < order.attempt
-    return ended and world.clock.now() - order.state_since >= QUIET_MS
+    return order.state in ENDED or order.state is OrderState.WAITING_RETRY or (number or 0) < order.attempt
 
 
 async def _stream(world: World, place: _Place, stopping: asyncio.Event, *, sse: bool) -> AsyncIterator[bytes]:
-    """Lines as they come; ends when the log is closed, the run is long over, or the server stops."""
-    number, line, quiet_since = place.number, place.line, world.clock.monotonic()
+    """Lines as they come; ends when the log is closed, the run is over and its log quiet, or the server stops."""
+    number, line, now = place.number, place.line, world.clock.monotonic
+    moved = said = now()
     while not stopping.is_set():
         try:
-            page = await _page(world, _Place(place.order_id, number, line, place.limit))
+            page = await _page(world, _Place(place.order_id, number, line, None), STREAM_BYTES)
             number = number or page["run"]
-            over = not page["lines"] and not page["closed"] and await _over(world, place.order_id, number)
+            quiet = not page["lines"] and now() - moved >= QUIET_S
+            over = page["closed"] or (quiet and await _over(world, place.order_id, number))
         except (StoreDown, Problem):
             break
-        if page["dropped"]:
-            yield _record({"dropped": page["dropped"], "run": number}, sse=sse)
-        for each in page["lines"]:
-            yield _record({"run": number, **each}, sse=sse, event_id=each["line"] + 1)
         line = page["next"]
-        if page["closed"] or over:
+        if records := _records(page, sse=sse):
+            yield records
+            moved = said = now()
+        if over:
             yield _record({"end": True, "closed": page["closed"], "run": number, "next": line}, sse=sse)
             break
         if page["lines"]:
-            quiet_since = world.clock.monotonic()
             continue
-        if world.clock.monotonic() - quiet_since >= HEARTBEAT_S:
-            quiet_since = world.clock.monotonic()
+        if now() - said >= HEARTBEAT_S:
+            said = now()
             yield b": still here\n\n" if sse else b"\n"
         await wait_any(stopping, world.config.log_poll_ms / 1000)
 
 
-def _record(view: View, *, sse: bool, event_id: int | None = None) -> bytes:
+def _records(page: View, *, sse: bool) -> bytes:
+    """A page as records of a stream, in one piece: many short lines cost no more than a few long ones."""
+    run = page["run"]
+    found = [_record({"dropped": page["dropped"], "run": run}, sse=sse)] if page["dropped"] else []
+    found += [_record({"run": run, **each}, sse=sse, event_id=_event_id(run, each["line"])) for each in page["lines"]]
+    return b"".join(found)
+
+
+def _record(view: View, *, sse: bool, event_id: str | None = None) -> bytes:
     text = msgspec.json.encode(view)
     if not sse:
         return text + b"\n"

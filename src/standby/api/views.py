@@ -9,6 +9,7 @@ from fastapi import Response
 
 from standby.core.explain import Gate
 from standby.core.model import (
+    ENDED,
     OPEN,
     Event,
     Host,
@@ -59,9 +60,9 @@ def order_view(order: Order, spec: Spec, *, position: int | None = None, gate: G
         "state": order.state,
         "state_since": shown_time(order.state_since),
         "attempt": order.attempt,
-        "retries_left": retries_left(order, spec),
+        "retries_left": 0 if order.state in ENDED else retries_left(order, spec),
         "queue_position": position,
-        "gate": None if gate is None else {"name": gate.name, "text": gate.text},
+        "gate": None if gate is None else gate_view(gate),
         "slot": order.slot,
         "reason": order.stop_reason or order.reason,
         "exit_code": order.exit_code,
@@ -74,6 +75,12 @@ def order_view(order: Order, spec: Spec, *, position: int | None = None, gate: G
         "memory_mb": order.memory_mb,
         **spec_view(spec),
     }
+
+
+def gate_view(gate: Gate) -> View:
+    """Why it waits, and until when where that is known."""
+    until = "" if gate.opens_at is None else f" until {shown_time(gate.opens_at)}"
+    return {"name": gate.name, "text": gate.text + until, "opens_at": shown_time(gate.opens_at)}
 
 
 def spec_view(spec: Spec) -> View:

@@ -7,23 +7,36 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from standby import __version__
-from standby.cli.talk import FAILED, OK, print_facts, print_json, say
+from standby.cli.talk import FAILED, OK, Json, print_facts, print_json, private_files, say
 from standby.config import load_config
+from standby.store.store import SQLITE, schema_status
 from standby.store.store import migrate as migrate_store
-from standby.store.store import schema_status
 
 db = App(name="db", help="Look at or migrate the database.")
 config = App(name="config", help="Check the configuration.")
 
-ConfigFile = Annotated[Path | None, Parameter(name="--config", env_var="STANDBY_CONFIG")]
-Database = Annotated[str | None, Parameter(env_var="STANDBY_DATABASE", show_default=False)]
+ConfigFile = Annotated[
+    Path | None,
+    Parameter(
+        name="--config", env_var="STANDBY_CONFIG", help="The configuration file (standby.toml here, if there is one)."
+    ),
+]
+Database = Annotated[
+    str | None,
+    Parameter(
+        env_var="STANDBY_DATABASE",
+        show_default=False,
+        help="postgresql://... or sqlite:///...; the configured one unless said.",
+    ),
+]
 
 
 @db.command
-def migrate(*, config: ConfigFile = None, database: Database = None, json: bool = False) -> int:
+def migrate(*, config: ConfigFile = None, database: Database = None, json: Json = False) -> int:
     """Bring the database up to date. A SQLite file is copied first; stop the server before."""
     settings = load_config(config, flags={"database": database})
-    before = asyncio.run(migrate_store(settings.database_url))
+    with private_files():
+        before = asyncio.run(migrate_store(settings.database_url))
     names = [step.name for step in before.pending]
     if json:
         print_json({"database": settings.database_shown, "applied": names})
@@ -33,18 +46,23 @@ def migrate(*, config: ConfigFile = None, database: Database = None, json: bool 
 
 
 @db.command
-def status(*, config: ConfigFile = None, database: Database = None, json: bool = False) -> int:
+def status(*, config: ConfigFile = None, database: Database = None, json: Json = False) -> int:
     """Which migrations were applied and which are pending; exit code 1 when the server would refuse the database."""
     settings = load_config(config, flags={"database": database})
     found = asyncio.run(schema_status(settings.database_url))
     applied, pending = [step.name for step in found.applied], [step.name for step in found.pending]
-    about = {"database": settings.database_shown, "refused": found.refusal}
+    # A server brings a SQLite file up to date by itself; only PostgreSQL waits for `db migrate`.
+    by_itself = settings.database_url.startswith(SQLITE) and not found.unknown and not found.changed
+    refusal = None if by_itself else found.refusal
+    about = {"database": settings.database_shown, "refused": refusal}
     if json:
         print_json({**about, "applied": applied, "pending": pending})
     else:
         lists = {"applied": ", ".join(applied) or "nothing", "pending": ", ".join(pending) or "nothing"}
         print_facts({**about, **lists})
-    return OK if found.refusal is None else FAILED
+        if by_itself and pending:
+            say("`standby serve` brings it up to date" if applied else "there is none yet: `standby serve` makes it")
+    return OK if refusal is None else FAILED
 
 
 @db.command
@@ -56,7 +74,7 @@ def sql(*, config: ConfigFile = None, database: Database = None) -> int:
 
 
 @config.command
-def check(*, config: ConfigFile = None, json: bool = False) -> int:
+def check(*, config: ConfigFile = None, json: Json = False) -> int:
     """Say whether the configuration can be used, and what it comes to."""
     settings = load_config(config)
     pools = {name: settings.pool_host(name) for name in sorted(settings.pools)}
@@ -75,7 +93,7 @@ def check(*, config: ConfigFile = None, json: bool = False) -> int:
     return OK
 
 
-def version(*, json: bool = False) -> int:
+def version(*, json: Json = False) -> int:
     """Print the version."""
     print_json({"version": __version__}) if json else print(__version__)
     return OK

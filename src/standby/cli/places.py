@@ -5,8 +5,11 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from standby.cli.submit import Unusable
-from standby.cli.talk import OK, Server, ServerNeed, ago, print_json, print_table, say
+from standby.cli.talk import OK, Server, ServerNeed, Why, ago, print_json, print_table, say
 from standby.client import View
+
+PoolName = Annotated[str, Parameter(help="Name of the pool.")]
+HostName = Annotated[str, Parameter(help="Name of the host.")]
 
 pools = App(name="pools", help="List pools; pause, resume or drain one.")
 hosts = App(name="hosts", help="List hosts; pause, resume or drain one; declare one dead.")
@@ -33,25 +36,33 @@ def list_pools(*, server: ServerNeed = None) -> int:
 
 
 @pools.command(name="pause")
-def pause_pool(name: str, /, *, reason: str | None = None, server: ServerNeed = None) -> int:
+def pause_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts; running work goes on, waiting orders do not expire."""
     return _set(server, "pools", name, "pause", reason)
 
 
 @pools.command(name="resume")
-def resume_pool(name: str, /, *, reason: str | None = None, server: ServerNeed = None) -> int:
+def resume_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """Starts are allowed again."""
     return _set(server, "pools", name, "resume", reason)
 
 
 @pools.command(name="drain")
-def drain_pool(name: str, /, *, reason: str | None = None, server: ServerNeed = None) -> int:
+def drain_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts, and slots are taken away as they come free."""
     return _set(server, "pools", name, "drain", reason)
 
 
 def slots(*, pool: str | None = None, host: str | None = None, server: ServerNeed = None) -> int:
-    """List slots and what they do."""
+    """List slots and what they do.
+
+    Parameters
+    ----------
+    pool
+        Only those of this pool.
+    host
+        Only those on this host.
+    """
     asked = server or Server()
     found = asked.ask(lambda client: client.slots(pool=pool, host=host))
     columns = {
@@ -91,29 +102,29 @@ def _leader(host: View) -> str:
 
 
 @hosts.command(name="pause")
-def pause_host(name: str, /, *, reason: str | None = None, server: ServerNeed = None) -> int:
+def pause_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts on any of its pools."""
     return _set(server, "hosts", name, "pause", reason)
 
 
 @hosts.command(name="resume")
-def resume_host(name: str, /, *, reason: str | None = None, server: ServerNeed = None) -> int:
+def resume_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """Starts are allowed again."""
     return _set(server, "hosts", name, "resume", reason)
 
 
 @hosts.command(name="drain")
-def drain_host(name: str, /, *, reason: str | None = None, server: ServerNeed = None) -> int:
+def drain_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts, and slots are taken away as they come free."""
     return _set(server, "hosts", name, "drain", reason)
 
 
 @hosts.command(name="declare-dead")
 def declare_dead(
-    name: str,
+    name: HostName,
     /,
     *,
-    reason: str,
+    reason: Annotated[str, Parameter(help="How you know; it is kept with the event.")],
     confirm: Annotated[str | None, Parameter(help="The host's name once more.")] = None,
     server: ServerNeed = None,
 ) -> int:

@@ -7,8 +7,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,7 +20,7 @@ from fastapi import FastAPI
 from standby import log as logs
 from standby.api.app import create_app
 from standby.api.auth import KEY_FILE, ensure_first_key
-from standby.cli.talk import OK, say
+from standby.cli.talk import OK, private_files, say
 from standby.config import Config, load_config
 from standby.control.controller import Controller
 from standby.core.errors import StandbyError
@@ -29,7 +28,6 @@ from standby.drivers.contract import Driver
 from standby.drivers.process import ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal, load_key
-from standby.store.contract import Store
 from standby.store.store import open_store
 from standby.world import Ids, StoreClock, World
 
@@ -49,9 +47,7 @@ def serve(
     port: int | None = None,
     auth: bool | None = None,
 ) -> int:
-    """Start the server: the API, the page, and the work. With no configuration: SQLite, this machine, 127.0.0.1:8377.
-
-    Every option of the file can also be set as STANDBY_<KEY>; a flag wins over that, that over the file.
+    """Start the server: the API, the page, and the work.
 
     Parameters
     ----------
@@ -61,14 +57,17 @@ def serve(
         Where everything is kept.
     database
         postgresql://... or sqlite:///...; a SQLite file in the state directory unless said.
+    bind
+        Address to listen on; 127.0.0.1 unless said.
     port
-        0 is any free one.
+        Port to listen on; 8377 unless said, 0 is any free one.
     auth
         Without keys only this machine may ask.
     """
     flags = {"state_dir": state_dir, "database": database, "bind": bind, "port": port, "auth": auth}
     settings = load_config(config, flags=flags)
-    uvloop.run(run_server(settings))
+    with private_files():
+        uvloop.run(run_server(settings))
     return OK
 
 
@@ -77,7 +76,7 @@ async def run_server(config: Config) -> None:
     _make_private(config.state_dir)
     instance = f"{socket.gethostname()}-{Ids().short()}"
     logs.set_up(instance)
-    async with _opened(config) as store:
+    async with open_store(config.database_url, hints=config.hints) as store:
         clock = StoreClock()
         await clock.anchor(store)
         first_key = await ensure_first_key(store, config.state_dir, clock.now())
@@ -90,17 +89,6 @@ async def run_server(config: Config) -> None:
             drivers=build_drivers(config, clock.now),
         )
         await _run(world, instance, first_key)
-
-
-@asynccontextmanager
-async def _opened(config: Config) -> AsyncIterator[Store]:
-    try:
-        async with open_store(config.database_url, hints=config.hints) as store:
-            yield store
-    except ModuleNotFoundError as error:
-        if error.name != "asyncpg":
-            raise
-        raise StandbyError("PostgreSQL needs one more package: pip install 'standby[postgres]'") from None
 
 
 def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
@@ -245,9 +233,11 @@ def _forget_server(state_dir: Path) -> None:
 
 def _make_private(directory: Path) -> None:
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o700)
     except OSError as error:
-        raise StandbyError(f"the state directory {directory} cannot be made: {error.strerror}") from None
+        text = f"the state directory {directory} cannot be made or closed to others: {error.strerror}"
+        raise StandbyError(text) from None
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """`standby submit`: hand in an order, and stay with it if asked to."""
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,8 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import Parameter
 
-from standby.cli.follow import print_record
-from standby.cli.talk import INTERRUPTED, OK, Server, ServerNeed, order_code, print_json, say
+from standby.cli.follow import how_it_ended, stay
+from standby.cli.talk import OK, Server, ServerNeed, order_code, print_json, say
 from standby.client import Client, View
 from standby.core.errors import ConfigError, StandbyError
 
@@ -25,25 +26,32 @@ class Unusable(StandbyError):
 class Wish:
     """What the order is and may use."""
 
-    script: str | None = None
+    script: Annotated[str | None, Parameter(allow_leading_hyphen=True)] = None
     """File with a shell script to run instead of a command; - is stdin."""
     pool: str | None = None
+    """Pool that runs it; default unless said."""
     project: str | None = None
+    """Project it belongs to; default unless said."""
     env: Annotated[list[str] | None, Parameter(negative=())] = None
-    """NAME=value, or NAME to pass on one's own; may be repeated. Values are kept sealed."""
+    """NAME=value, or NAME to pass on one's own; one for each --env. Values are kept sealed."""
     payload: str | None = None
     """JSON for the order, or @file."""
     label: Annotated[list[str] | None, Parameter(negative=())] = None
-    """name=value; may be repeated."""
+    """name=value; one for each --label."""
     priority: Annotated[int | None, Parameter(allow_leading_hyphen=True)] = None
     """Smaller goes first; 100 unless said."""
     memory_mb: int | None = None
+    """Memory it takes of its host's budget; the pool's unless said."""
     queue_timeout: str | None = None
     """How long it may wait: 30s, 5m, none."""
     start_timeout: str | None = None
+    """How long its start may take: 30s, 5m."""
     run_timeout: str | None = None
+    """How long it may run: 30s, 1h, none."""
     stop_grace: str | None = None
+    """How long it may take to stop before it is forced: 30s."""
     retries: int | None = None
+    """How many more runs may follow one that failed; the pool's unless said."""
     not_before: str | None = None
     """Not before this time, like 2030-01-31T12:00:00Z."""
     dedupe_key: str | None = None
@@ -56,8 +64,8 @@ def submit(
     *command: str,
     wish: Annotated[Wish | None, Parameter(name="*")] = None,
     idempotency_key: str | None = None,
-    wait: Annotated[bool, Parameter(negative=())] = False,
-    follow: Annotated[bool, Parameter(negative=())] = False,
+    wait: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    follow: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     server: ServerNeed = None,
 ) -> int:
     """Hand in a work order: `standby submit [options] -- COMMAND ...`
@@ -76,43 +84,35 @@ def submit(
         Stay, and print its output.
     """
     asked, body = server or Server(), order_body(command, wish or Wish())
-    order = asked.ask(lambda client: client.submit(body, idempotency_key))
-    if not (wait or follow):
-        print_json(order) if asked.json else print(order["id"])
+
+    async def hand_in(client: Client) -> int:
+        order = await client.submit(body, idempotency_key)
+        stays = wait or follow
+        if asked.json and not stays:
+            print_json(order)
+        elif not asked.json and not follow:
+            print(order["id"], flush=True)
         say(_welcome(order))
-        return OK
-    if not asked.json and not follow:
-        print(order["id"], flush=True)
-    say(_welcome(order))
-    return stay_with(asked, order["id"], follow=follow)
+        return await end_of(client, order["id"], follow=follow, as_json=asked.json) if stays else OK
+
+    return asked.ask(hand_in)
 
 
 def _welcome(order: View) -> str:
     if order.get("deduplicated"):
         return f"order {order['id']} is there already ({order['state']})"
+    if order.get("replayed"):
+        return f"order {order['id']} was taken in before, with this idempotency key; nothing new was handed in"
     place = f", number {order['queue_position']} in its queue" if order["queue_position"] else ""
     return f"order {order['id']} taken in{place}"
 
 
-def stay_with(asked: Server, order_id: str, *, follow: bool) -> int:
-    """Wait for an order's end; the order's exit code, or 130 when the person leaves (the order goes on)."""
-
-    async def stay(client: Client) -> View:
-        if follow:
-            async for record in client.follow_order(order_id):
-                print_record(record, as_json=asked.json)
-        return await client.wait(order_id)
-
-    try:
-        order = asked.ask(stay)
-    except KeyboardInterrupt:
-        say(f"order {order_id} goes on; end it with: standby orders cancel {order_id}")
-        return INTERRUPTED
-    if asked.json:
+async def end_of(client: Client, order_id: str, *, follow: bool, as_json: bool) -> int:
+    """Wait for an order's end, say it, and return the order's exit code."""
+    order = await stay(client, order_id, follow=follow, as_json=as_json)
+    if as_json:
         print_json(order)
-    reason = f" ({order['reason']})" if order["reason"] else ""
-    code = "" if order["exit_code"] is None else f", exit code {order['exit_code']}"
-    say(f"order {order_id} {order['state']}{reason}{code}")
+    say(await how_it_ended(client, order))
     return order_code(order)
 
 
@@ -142,6 +142,8 @@ def order_body(command: Sequence[str], wish: Wish) -> dict[str, Any]:
         body["payload"] = _payload(wish.payload)
     if ("command" in body) == ("script" in body):
         raise Unusable("give a command after `--`, or a script with --script (not both)")
+    if command and (wish.env or wish.label) and re.fullmatch(r"[A-Za-z_][\w.-]*=.*", command[0], re.DOTALL):
+        raise Unusable(f"{command[0]} would be the program to run; write --env or --label before each value")
     return body
 
 

@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, TypeVar
 
 from cyclopts import Parameter
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -22,6 +25,9 @@ UNREACHABLE: Final = 3
 REFUSED: Final = 4
 INTERRUPTED: Final = 130
 PIPE_WIDTH: Final = 4_000
+SHRINKING: Final = frozenset({"WHAT", "NOTE", "ERROR"})
+"""Columns that give way where a line is short; left out where they are empty."""
+SHRUNK_LEAST: Final = 6
 
 T = TypeVar("T")
 STYLES: Final = {
@@ -41,12 +47,12 @@ STYLES: Final = {
 class Server:
     """Which server, and how to print."""
 
-    url: Annotated[str | None, Parameter(env_var="STANDBY_URL")] = None
+    url: Annotated[str | None, Parameter(env_var="STANDBY_URL", show_default=False)] = None
     """Address of the server (else the one of the nearest .standby directory)."""
     key: Annotated[str | None, Parameter(env_var="STANDBY_KEY", show_default=False)] = None
     """API key (else admin.key of the nearest .standby directory)."""
-    json: bool = False
-    """Print JSON."""
+    json: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    """Print JSON on stdout, for programs."""
 
     def ask(self, question: Callable[[Client], Awaitable[T]]) -> T:
         """Run one conversation with the server."""
@@ -60,6 +66,19 @@ class Server:
 
 
 ServerNeed = Annotated[Server | None, Parameter(name="*")]
+OrderId = Annotated[str, Parameter(help="Id of the order.")]
+Why = Annotated[str | None, Parameter(help="Why; it is kept with the event.")]
+Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print JSON on stdout, for programs.")]
+
+
+@contextmanager
+def private_files() -> Iterator[None]:
+    """Files that are made meanwhile are for nobody else's eyes. (The keeper sets its own mask for the work.)"""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def say(text: str) -> None:
@@ -74,13 +93,39 @@ def print_json(data: Any) -> None:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], columns: Mapping[str, Callable[[Any], Any]]) -> None:
-    """A table of cells computed from each row; cells are text, never markup."""
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for number, name in enumerate(columns):
-        table.add_column(name, no_wrap=number == 0)
-    for row in rows:
-        table.add_row(*(_cell(cell(row)) for cell in columns.values()))
-    _console().print(table)
+    """A line a row; only what describes gives way where the line is short. Cells are text, never markup."""
+    console = _console()
+    table = [{name: _cell(cell(row)) for name, cell in columns.items()} for row in rows]
+    names = [name for name in columns if name not in SHRINKING or any(line[name].plain for line in table)]
+    natural = {name: max(cell_len(name), *(line[name].cell_len for line in table), 0) for name in names}
+    widths = _widths(natural, console.width)
+    for line in [{name: Text(name, style="dim") for name in names}, *table]:
+        _print_line(console, [(line[name], widths[name]) for name in widths])
+        for name in names:
+            if name not in widths and line[name].plain and line[name].plain != name:
+                _print_line(console, [(Text("  ") + line[name], console.width)])
+
+
+def _widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
+    """How wide each column is; those that shrink share what the others leave, or have no place in the line at all."""
+    widths = dict(natural)
+    shrinking = sorted((name for name in natural if name in SHRINKING), key=lambda name: natural[name])
+    left = width - sum(natural[name] + 1 for name in natural if name not in SHRINKING)
+    for number, name in enumerate(shrinking):
+        share = (left - (len(shrinking) - number - 1)) // (len(shrinking) - number)
+        widths[name] = min(natural[name], share)
+        left -= widths[name] + 1
+    if any(widths[name] < min(natural[name], SHRUNK_LEAST) for name in shrinking):
+        return {name: natural[name] for name in natural if name not in SHRINKING}
+    return widths
+
+
+def _print_line(console: Console, cells: Sequence[tuple[Text, int]]) -> None:
+    for cell, width in cells:
+        cell.truncate(width, overflow="ellipsis", pad=True)
+    line = Text(" ").join(cell for cell, _ in cells)
+    line.rstrip()
+    console.print(line, soft_wrap=True)
 
 
 def print_facts(facts: Mapping[str, Any]) -> None:
@@ -88,7 +133,7 @@ def print_facts(facts: Mapping[str, Any]) -> None:
     table = Table.grid(padding=(0, 2))
     for name, value in facts.items():
         if value is not None:
-            table.add_row(Text(name, style="dim"), _cell(value))
+            table.add_row(Text(name, style="dim"), Text(str(value), style=STYLES.get(str(value), "")))
     _console().print(table)
 
 
@@ -98,7 +143,7 @@ def _console() -> Console:
 
 
 def _cell(value: Any) -> Text:
-    text = "" if value is None else str(value)
+    text = "" if value is None else " ".join(str(value).splitlines())
     return Text(text, style=STYLES.get(text, ""))
 
 

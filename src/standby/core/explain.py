@@ -26,6 +26,8 @@ class Gate(Struct, frozen=True):
 
     name: GateName
     text: str
+    opens_at: int | None = None
+    """When it opens by itself, where the order itself asked for a time; not in the text."""
 
 
 class House(Struct, frozen=True, kw_only=True):
@@ -54,7 +56,7 @@ def _its_own_time(order: Order, house: House) -> Gate | None:
     if order.state is OrderState.WAITING_RETRY:
         return Gate(GateName.RETRY_WAIT, f"its last run ended with {order.reason}; {_until(order.due_at, house.now)}")
     if order.rank is None:
-        return Gate(GateName.NOT_BEFORE, f"it asked not to start before a time; {_until(order.due_at, house.now)}")
+        return Gate(GateName.NOT_BEFORE, "it asked to wait", order.due_at)
     return None
 
 

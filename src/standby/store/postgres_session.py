@@ -98,7 +98,7 @@ async def end(sessions: Any) -> None:
 def require() -> None:
     """Refuse clearly when the driver is not installed."""
     if asyncpg is None:
-        raise Refused("a postgresql:// store needs the asyncpg driver: install standby[postgres]")
+        raise Refused("PostgreSQL needs standby[postgres]; in a clone: .venv/bin/pip install -e '.[postgres]'")
 
 
 def transient() -> tuple[type[Exception], ...]:

@@ -3,14 +3,14 @@
 import fcntl
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
 import apsw
 
 from standby.core.errors import Refused
-from standby.store.contract import Store
+from standby.store.contract import Store, StoreDown
 from standby.store.migrate import Status, compare, known, migrate_sqlite, sqlite_status
 from standby.store.sqlite import SqliteStore, clock_ms, open_connection
 
@@ -31,7 +31,6 @@ async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] =
             await remote.close()
         return
     path = sqlite_path(url)
-    path.parent.mkdir(parents=True, exist_ok=True)
     with only_server(path):
         local = SqliteStore.open(path, clock=clock, hints=hints)
         try:
@@ -52,13 +51,11 @@ async def schema_status(url: str) -> Status:
         finally:
             await connection.close()
     path = sqlite_path(url)
-    if not path.exists():
-        return compare(known("sqlite"), [])
-    reader = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)
-    try:
-        return sqlite_status(reader)
-    finally:
-        reader.close()
+    with _in_words(path):
+        if not path.exists():
+            return compare(known("sqlite"), [])
+        with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as reader:
+            return sqlite_status(reader)
 
 
 async def migrate(url: str) -> Status:
@@ -68,13 +65,8 @@ async def migrate(url: str) -> Status:
 
         return await migrate_postgres(url)
     path = sqlite_path(url)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with only_server(path):
-        connection = open_connection(path)
-        try:
-            return migrate_sqlite(connection, clock_ms(), path=path)
-        finally:
-            connection.close()
+    with only_server(path), _in_words(path), closing(open_connection(path)) as connection:
+        return migrate_sqlite(connection, clock_ms(), path=path)
 
 
 def sqlite_path(url: str) -> Path:
@@ -87,7 +79,10 @@ def sqlite_path(url: str) -> Path:
 @contextmanager
 def only_server(path: Path) -> Iterator[None]:
     """Hold the file against a second server; the lock ends with the process, however that ends."""
-    with path.with_name(f"{path.name}.lock").open("a+") as lock:
+    with _in_words(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(f"{path.name}.lock").open("a+")  # closed below
+    with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -100,3 +95,13 @@ def only_server(path: Path) -> Iterator[None]:
         lock.write(str(os.getpid()))
         lock.flush()
         yield
+
+
+@contextmanager
+def _in_words(path: Path) -> Iterator[None]:
+    """Say which file cannot be used, and why."""
+    try:
+        yield
+    except (apsw.Error, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StoreDown(f"{path} cannot be used as a database: {why}") from error

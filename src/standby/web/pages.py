@@ -12,6 +12,8 @@ FILES: Final = {
     "app.js": "text/javascript",
     "api.js": "text/javascript",
     "detail.js": "text/javascript",
+    "output.js": "text/javascript",
+    "parts.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

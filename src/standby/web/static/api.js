@@ -9,6 +9,13 @@ export class Refusal extends Error {
   }
 }
 
+// The server could not be asked at all.
+export class Gone extends Error {
+  constructor() {
+    super("the server does not answer: is it running?");
+  }
+}
+
 export function takeKeyFromAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
   const key = parts.get("key");
@@ -23,9 +30,25 @@ export function useKey(key) {
   sessionStorage.setItem("key", key.trim());
 }
 
+export function hasKey() {
+  return Boolean(sessionStorage.getItem("key"));
+}
+
 function headers(more) {
   const key = sessionStorage.getItem("key");
+  if (key && !/^[\x21-\x7e]+$/.test(key)) throw new Refusal({}, 401);
   return key ? { ...more, Authorization: `Bearer ${key}` } : { ...more };
+}
+
+async function ask(path, options) {
+  let response;
+  try {
+    response = await fetch(`${BASE}${path}`, options);
+  } catch (error) {
+    throw error.name === "AbortError" ? error : new Gone();
+  }
+  if (!response.ok) await refuse(response);
+  return response;
 }
 
 async function refuse(response) {
@@ -39,24 +62,16 @@ async function refuse(response) {
 }
 
 export async function get(path) {
-  const response = await fetch(`${BASE}${path}`, { headers: headers() });
-  if (!response.ok) await refuse(response);
-  return response.json();
+  return (await ask(path, { headers: headers() })).json();
 }
 
-export async function post(path, body) {
-  const response = await fetch(`${BASE}${path}`, {
-    method: "POST",
-    headers: headers({ "Content-Type": "application/json" }),
-    body: JSON.stringify(body),
-  });
-  if (!response.ok) await refuse(response);
-  return response.json();
+export async function post(path, body, more = {}) {
+  const said = headers({ "Content-Type": "application/json", ...more });
+  return (await ask(path, { method: "POST", headers: said, body: JSON.stringify(body) })).json();
 }
 
 async function* textLines(path, accept, signal) {
-  const response = await fetch(`${BASE}${path}`, { headers: headers({ Accept: accept }), signal });
-  if (!response.ok) await refuse(response);
+  const response = await ask(path, { headers: headers({ Accept: accept }), signal });
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
@@ -78,9 +93,9 @@ export async function* events(after, signal) {
   }
 }
 
-// Lines of a run's output until it is closed.
-export async function* logLines(order, from, signal) {
-  const path = `/work-orders/${encodeURIComponent(order)}/logs?follow=true&from=${from}`;
+// Lines of a run's output until it is closed; `place` is from=LINE or tail=LINES.
+export async function* logLines(order, run, place, signal) {
+  const path = `/work-orders/${encodeURIComponent(order)}/logs?follow=true&run=${run}&${place}`;
   for await (const line of textLines(path, "application/x-ndjson", signal)) {
     if (line) yield JSON.parse(line);
   }

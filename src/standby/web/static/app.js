@@ -1,13 +1,15 @@
 // The page: a live list of orders, the pools and hosts, a form. Everything is put in as text, never as markup.
 
-import { events, get, post, takeKeyFromAddress, useKey } from "./api.js";
-import { ago, Detail, element, what } from "./detail.js";
+import { events, get, hasKey, post, takeKeyFromAddress, useKey } from "./api.js";
+import { Detail } from "./detail.js";
+import { ago, element, ending, what } from "./parts.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
 const PAGE = 50;
 const SETTLE_MS = 250;
 const POLL_MS = 2000;
 const RETRY_MS = 3000;
+const NOT_THERE = "not connected: the server does not answer";
 
 const by = (id) => document.getElementById(id);
 const view = { state: null, orders: [], next: null, pages: 1, pools: [], hosts: [] };
@@ -53,7 +55,7 @@ async function refresh() {
     return true;
   } catch (error) {
     if (error.status === 401) askForKey();
-    else connection("not connected");
+    else connection(error.status ? `not connected: ${error.message}` : NOT_THERE);
     return false;
   }
 }
@@ -72,6 +74,7 @@ function refreshSoon() {
   }, SETTLE_MS);
 }
 
+let listening = null;
 async function listen() {
   let last = null;
   for (;;) {
@@ -85,7 +88,7 @@ async function listen() {
       if (error.status === 401) { askForKey(); return; }
       if (error.status === 410) last = null;
     }
-    connection("polling (the stream broke off)");
+    connection(NOT_THERE);
     const until = Date.now() + RETRY_MS;
     while (Date.now() < until) {
       refreshSoon();
@@ -96,6 +99,7 @@ async function listen() {
 
 function askForKey() {
   connection("needs a key");
+  by("key-form").querySelector(".error").textContent = hasKey() ? "This server does not know that key." : "";
   by("key-form").hidden = false;
   by("key-form").elements.key.focus();
 }
@@ -164,7 +168,7 @@ function hostCard(host) {
 function drawOrders() {
   const rows = view.orders.map((order) => {
     const link = element("a", { href: `#order=${encodeURIComponent(order.id)}`, "aria-label": `order ${order.id}` }, what(order) || "(nothing)");
-    const note = order.gate ? order.gate.text : order.reason ? `${order.reason}${order.exit_code === null ? "" : `, exit code ${order.exit_code}`}` : "";
+    const note = order.gate ? order.gate.text : order.reason ? ending(order) : "";
     return element(
       "tr", { class: order.id === detail.id ? "chosen" : "" },
       element("td", {}, element("span", { class: `chip ${order.state}` }, order.state.replace("_", " "))),
@@ -192,7 +196,7 @@ function keepFocus(part, redraw) {
   const label = active && (active.getAttribute("aria-label") || active.className);
   redraw();
   if (!label) return;
-  [...part.querySelectorAll("a, button")].find((each) => (each.getAttribute("aria-label") || each.className) === label)?.focus();
+  [...part.querySelectorAll("a, button")].find((each) => (each.getAttribute("aria-label") || each.className) === label)?.focus({ preventScroll: true });
 }
 
 // Doing
@@ -203,28 +207,48 @@ function toggleForm(open = by("form").hidden) {
   if (open) by("form").elements.script.focus();
 }
 
+// The same content has the same key until it was taken in: however often it is sent, it is one order.
+let draft = null;
+function keyOf(content) {
+  if (draft?.content !== content) {
+    const bytes = crypto.getRandomValues(new Uint8Array(16));
+    draft = { content, key: [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("") };
+  }
+  return draft.key;
+}
+
 async function submit(event) {
   event.preventDefault();
   const fields = by("form").elements;
+  const button = by("form").querySelector("button");
   const error = by("form").querySelector(".error");
+  if (button.disabled) return;
+  const body = { script: fields.script.value, pool: fields.pool.value, project: fields.project.value };
+  if (fields.priority.value !== "") body.priority = Number(fields.priority.value);
   error.textContent = "";
+  button.disabled = true;
   try {
-    const order = await post("/work-orders", {
-      script: fields.script.value, pool: fields.pool.value, project: fields.project.value, priority: Number(fields.priority.value),
-    });
+    const order = await post("/work-orders", body, { "Idempotency-Key": keyOf(JSON.stringify(body)) });
+    draft = null;
+    fields.script.value = "";
+    toggleForm(false);
     location.hash = `order=${order.id}`;
     await refresh();
   } catch (refusal) {
     error.textContent = refusal.message;
+  } finally {
+    button.disabled = false;
   }
 }
 
 async function showFromAddress() {
   const id = new URLSearchParams(location.hash.slice(1)).get("order");
-  if (id) await detail.show(id);
-  else detail.hide();
   document.body.classList.toggle("with-detail", Boolean(id));
+  if (!id) detail.hide();
+  else if (id !== detail.id) await detail.show(id);
   drawOrders();
+  // Where there is only one column the order is above the list, perhaps far above.
+  if (id && matchMedia("(max-width: 900px)").matches) by("detail").scrollIntoView({ block: "start" });
 }
 
 by("new").addEventListener("click", () => toggleForm());
@@ -246,7 +270,7 @@ document.addEventListener("keydown", (event) => {
 async function start() {
   if (await refresh()) {
     await showFromAddress();
-    listen();
+    if (!listening) listening = listen().finally(() => { listening = null; });
   } else if (by("key-form").hidden) {
     setTimeout(start, RETRY_MS);
   }

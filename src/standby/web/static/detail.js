@@ -1,8 +1,9 @@
 // One order: why it waits, what happened, its output.
 
-import { get, logLines, post } from "./api.js";
+import { get, post } from "./api.js";
+import { Output } from "./output.js";
+import { element, ENDED, ending } from "./parts.js";
 
-const LOG_LINES_KEPT = 5000;
 const WORDS = {
   "order.submitted": "submitted",
   "order.queued": "queued again",
@@ -16,34 +17,16 @@ const WORDS = {
   "order.failed": "failed",
   "order.cancelled": "cancelled",
 };
-const ENDED = new Set(["completed", "failed", "cancelled"]);
-
-export function element(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
-  for (const [name, value] of Object.entries(attributes)) {
-    if (name === "class") made.className = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
-  }
-  made.append(...children.filter((child) => child !== null));
-  return made;
-}
-
-export function what(order) {
-  if (order.command) return order.command.join(" ");
-  return (order.script || "").trim().split("\n").slice(0, 3).join("; ");
-}
-
-export function ago(time, now = Date.now()) {
-  const seconds = Math.max(0, Math.round((now - Date.parse(time)) / 1000));
-  if (seconds < 60) return `${seconds} s`;
-  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
-  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
-  return `${Math.floor(seconds / 86400)} d`;
-}
-
 function clock(time) {
   return new Date(time).toLocaleTimeString([], { hour12: false }) + "." + time.slice(20, 23);
+}
+
+// Why it happened, as far as the event says: the reason, and a person's own words.
+function because(event) {
+  const note = event.data.note || {};
+  const ended = event.data.run || event.data.order || {};
+  const parts = [note.reason || ended.reason, note.said];
+  return parts.filter((part) => part && part !== event.to).join(": ");
 }
 
 export class Detail {
@@ -52,7 +35,8 @@ export class Detail {
     this.say = say;
     this.close = close;
     this.id = null;
-    this.follow = null;
+    this.run = null;
+    this.output = new Output();
   }
 
   async show(id) {
@@ -61,13 +45,15 @@ export class Detail {
     this.facts = element("dl");
     this.head = element("div", { class: "head" });
     this.gate = element("p", { class: "gate", hidden: true });
+    this.runs = element("ul", { class: "runs", "aria-label": "Runs that did not end well" });
     this.timeline = element("ol", { class: "timeline" });
-    this.log = element("pre", { class: "log", tabindex: "0", "aria-label": "Output" });
     this.place.replaceChildren(
       this.head,
       this.gate,
+      this.runs,
       element("h3", {}, "Output"),
-      this.log,
+      this.output.bar,
+      this.output.text,
       element("h3", {}, "What happened"),
       this.timeline,
       element("h3", {}, "Facts"),
@@ -79,7 +65,8 @@ export class Detail {
 
   hide() {
     this.id = null;
-    this.stopLog();
+    this.run = null;
+    this.output.clear();
     this.place.hidden = true;
     this.place.replaceChildren();
   }
@@ -88,9 +75,9 @@ export class Detail {
     const id = this.id;
     if (id === null) return;
     const path = `/work-orders/${encodeURIComponent(id)}`;
-    let order, happened;
+    let order, happened, tried;
     try {
-      [order, happened] = await Promise.all([get(path), get(`${path}/events?limit=1000`)]);
+      [order, happened, tried] = await Promise.all([get(path), get(`${path}/events?limit=1000`), get(`${path}/runs`)]);
     } catch (error) {
       if (error.status === 404) this.close();
       this.say(error.message);
@@ -98,10 +85,24 @@ export class Detail {
     }
     if (this.id !== id) return;
     this.drawHead(order);
+    this.drawRuns(tried.runs);
     this.drawEvents(happened.events);
     this.drawFacts(order);
-    if (order.attempt > 0 && order.attempt !== this.run) this.followLog(order);
-    if (order.attempt === 0) this.log.textContent = ENDED.has(order.state) ? "it never ran" : "it has not started yet";
+    if (order.attempt > 0 && order.attempt !== this.run) {
+      this.run = order.attempt;
+      this.output.follow(order.id, order.attempt);
+    }
+    if (order.attempt === 0) this.output.clear(ENDED.has(order.state) ? "it never ran" : "it has not started yet");
+  }
+
+  drawRuns(runs) {
+    const bad = runs.filter((run) => run.reason !== null || run.error !== null);
+    this.runs.replaceChildren(
+      ...bad.map((run) => {
+        const word = run.state === "ended" ? "ended" : `is ${run.state}`;
+        return element("li", {}, `run ${run.number} ${word}: ${ending(run)}`, run.error ? `: ${run.error}` : "");
+      }),
+    );
   }
 
   drawHead(order) {
@@ -115,7 +116,7 @@ export class Detail {
       cancel,
       back,
     );
-    if (focused) [...this.head.querySelectorAll("button")].find((each) => each.textContent === focused)?.focus();
+    if (focused) [...this.head.querySelectorAll("button")].find((each) => each.textContent === focused)?.focus({ preventScroll: true });
     this.gate.hidden = order.gate === null;
     if (order.gate) {
       const place = order.queue_position ? `Number ${order.queue_position} in its queue. ` : "";
@@ -139,7 +140,8 @@ export class Detail {
       const at = Date.parse(event.at);
       const took = before === null ? "" : ` +${((at - before) / 1000).toFixed(at - before < 10000 ? 2 : 0)} s`;
       before = at;
-      const reason = event.data.reason ? ` (${event.data.reason})` : "";
+      const why = because(event);
+      const reason = why ? ` (${why})` : "";
       const who = event.trigger === "request" ? ` by ${event.actor}` : "";
       return element(
         "li",
@@ -154,7 +156,7 @@ export class Detail {
 
   drawFacts(order) {
     const facts = {
-      "runs so far": `${order.attempt}, ${order.retries_left} more allowed`,
+      "runs so far": ENDED.has(order.state) ? order.attempt : `${order.attempt}, ${order.retries_left} retries left`,
       "exit code": order.exit_code,
       reason: order.reason,
       slot: order.slot,
@@ -167,7 +169,7 @@ export class Detail {
       priority: order.priority,
       submitted: `${order.submitted_at} by ${order.submitted_by}`,
       "not before": order.not_before,
-      "next try": order.due_at,
+      "queued at": order.due_at,
       "must be done by": order.deadline,
       ended: order.ended_at,
       "same as (dedupe key)": order.dedupe_key,
@@ -177,39 +179,5 @@ export class Detail {
     this.facts.replaceChildren(
       ...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))]),
     );
-  }
-
-  stopLog() {
-    this.follow?.abort();
-    this.follow = null;
-    this.run = null;
-  }
-
-  async followLog(order) {
-    this.stopLog();
-    this.run = order.attempt;
-    const follow = (this.follow = new AbortController());
-    this.log.textContent = "";
-    let from = 0;
-    while (!follow.signal.aborted) {
-      try {
-        for await (const line of logLines(order.id, from, follow.signal)) {
-          if (line.end) return;
-          if (line.text !== undefined) from = line.line + 1;
-          this.addLine(line);
-        }
-      } catch (error) {
-        if (follow.signal.aborted || error.status) return;
-      }
-      await new Promise((wake) => setTimeout(wake, 1000));
-    }
-  }
-
-  addLine(line) {
-    const atEnd = this.log.scrollTop + this.log.clientHeight >= this.log.scrollHeight - 8;
-    const text = line.dropped ? `(${line.dropped} older lines are no longer kept)` : line.text;
-    this.log.append(element("span", { class: line.stream || "system" }, `${text}\n`));
-    while (this.log.childElementCount > LOG_LINES_KEPT) this.log.firstElementChild.remove();
-    if (atEnd) this.log.scrollTop = this.log.scrollHeight;
   }
 }

@@ -1,0 +1,33 @@
+// Small parts that every drawing uses. Everything is put in as text, never as markup.
+
+export const ENDED = new Set(["completed", "failed", "cancelled"]);
+
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "class") made.className = value;
+    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== false) made.setAttribute(name, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null));
+  return made;
+}
+
+export function what(order) {
+  if (order.command) return order.command.join(" ");
+  return (order.script || "").trim().split("\n").slice(0, 3).join("; ");
+}
+
+export function ago(time, now = Date.now()) {
+  const seconds = Math.max(0, Math.round((now - Date.parse(time)) / 1000));
+  if (seconds < 60) return `${seconds} s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;
+  return `${Math.floor(seconds / 86400)} d`;
+}
+
+// How a run or an order ended: "start_failed, exit code 127".
+export function ending({ reason, exit_code: code }) {
+  const parts = [reason === "exit" && code !== null ? null : reason, code === null ? null : `exit code ${code}`];
+  return parts.filter((part) => part !== null).join(", ");
+}
