@@ -64,7 +64,7 @@ class Stage:
         hold = Hold(self.clock, lease, self.clock.monotonic(), self.world.config.lease_ms)
         step = HostStep(self.world, self.driver, hold, f"leader:{owner}", lambda: None)
         await step.lead(await self.driver.identity(), None if before is None else before.renewed_at)
-        self.hold = hold
+        self.hold, self.owner = hold, owner
         return step
 
     async def submit(self, script: dict[str, Any] | None = None, **keys: Any) -> str:
@@ -116,7 +116,7 @@ class Stage:
         for _ in range(count):
             self.clock.ms += each_ms
             if renew:
-                await self.store.renew_leases("a", ["local"], self.world.config.lease_ms)
+                await self.store.renew_leases(self.owner, ["local"], self.world.config.lease_ms)
                 self.hold.renewed(self.clock.monotonic(), self.world.config.lease_ms)
             leader.hint()
             await leader.step()

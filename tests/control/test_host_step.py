@@ -132,11 +132,11 @@ async def test_a_new_leader_adopts_what_runs_without_starting_it_again() -> None
     await stage.steps(leader, 4)
     stage.clock.ms += 20_000
     second = await stage.leader("b")
-    await stage.steps(second, 2, renew=False)
+    await stage.steps(second, 2)
     order = await stage.order(order_id)
     assert (order.state, order.attempt, stage.live_copies(order)) == (S.RUNNING, 1, 1)
     stage.clock.ms += 9_000
-    await stage.steps(second, 3, each_ms=2_000, renew=False)
+    await stage.steps(second, 3, each_ms=2_000)
     assert (await stage.order(order_id)).state is S.COMPLETED
     assert stage.platform.most_copies == {order_id: 1}
 

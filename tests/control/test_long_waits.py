@@ -10,9 +10,10 @@ from standby.config import Config
 from standby.control.apply import apply_config
 from standby.control.controller import Controller
 from standby.control.host import HostStep
+from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.errors import ConfigError
-from standby.core.model import OrderState, Reason, Retry, Trigger
+from standby.core.model import OrderState, Reason, Retry, Slot, Trigger
 from standby.store.contract import Answer, StoreDown, Verdict
 from tests.control.stage import Stage
 
@@ -138,3 +139,40 @@ async def test_an_instance_can_be_stopped_while_the_store_is_down_from_the_start
     stop.set()
     async with asyncio.timeout(10):
         await running
+
+
+async def test_a_leader_that_was_frozen_past_its_lease_judges_nobody_and_leads_anew() -> None:
+    stage = Stage(pools={"default": {"slots_max": 1, "memory_mb": 1}})
+    leader = await stage.leader()
+    await stage.submit({"run_ms": 60_000})
+    await stage.steps(leader, 4, each_ms=100)
+    waiting = await stage.submit({"run_ms": 10}, queue_timeout_ms=30_000)
+    stage.clock.ms += 600_000
+    with pytest.raises(Deposed):
+        await leader.step()
+    assert (await stage.order(waiting)).state is S.PENDING
+    leader = await stage.leader()
+    await stage.steps(leader, 8, each_ms=100)
+    assert (await stage.order(waiting)).state is S.COMPLETED
+
+
+async def test_nothing_is_sent_after_a_slow_answer_outlived_the_lease() -> None:
+    stage = Stage(seats=False, pools={"default": {"slots_max": 1, "memory_mb": 1}})
+    leader = await stage.leader()
+    await stage.submit({"run_ms": 10})
+    remove, creates = stage.driver.remove, []
+    create = stage.driver.create
+
+    async def slowly(slot: Slot) -> None:
+        stage.clock.ms += 60_000
+        await remove(slot)
+
+    async def noted(slot: Slot) -> str:
+        creates.append(stage.clock.ms)
+        return await create(slot)
+
+    stage.driver.remove, stage.driver.create = slowly, noted  # type: ignore[method-assign]
+    began = stage.clock.ms
+    with pytest.raises(Deposed):
+        await stage.steps(leader, 8, each_ms=100, renew=False)
+    assert creates and all(at < began + 10_000 for at in creates)

@@ -130,6 +130,8 @@ class Hands:
         try:
             if clean:
                 await self._driver.remove(slot)
+                if not self._hold.outlives(0):  # the answer may have taken long
+                    return
             self._made.append(Made(slot, await self._driver.create(slot), None))
         except CommandRefused as refusal:
             self._made.append(Made(slot, None, str(refusal)))

@@ -71,6 +71,10 @@ class HostStep:
 
     async def step(self) -> float:
         """Look, judge, admit, size, act. Returns how many seconds it can wait for the next one."""
+        if not self._hold.outlives(0):
+            # nobody led since its end: it has to be taken anew, so that this time does not count for those who wait
+            self._hold.give_up()
+            raise Deposed(f"the lease of host {self._hold.host} ran out")
         clock, poll_s = self._world.clock, self._world.config.poll_ms / 1000
         poll = clock.monotonic() - self._polled_at >= poll_s
         if poll:
