@@ -162,6 +162,10 @@ class HostStep:
 
     # deciding
 
+    def _may_judge_by_age(self) -> bool:
+        """Only by a clock that did not jump, and while this leader certainly leads: its absence is nobody's fault."""
+        return self._world.clock.steady and self._hold.outlives(0)
+
     async def _judge(self, mirror: Mirror, sightings: Iterable[Sighting], *, looked: bool) -> None:
         rules = judge.Rules(
             window_ms=self._world.config.command_window_ms,
@@ -170,7 +174,7 @@ class HostStep:
             chance=self._world.chance(),
         )
         seen = _best(sightings)
-        timely = looked and self._world.clock.steady
+        timely = looked and self._may_judge_by_age()
         changes: list[Change] = []
         for run in mirror.open_runs():
             sighting = seen.get(run_id(run.order))
@@ -215,14 +219,14 @@ class HostStep:
 
     async def _deadlines(self, mirror: Mirror) -> bool:
         """Queue what is due, expire what waited too long. Returns whether a page was full."""
-        store, now = self._world.store, self._world.clock.now()
+        store, now, timely = self._world.store, self._world.clock.now(), self._may_judge_by_age()
         changes: list[Change] = []
         full = False
         for pool in mirror.pools.values():
             due = await store.due(pool.name, now, PAGE)
             changes += [lifecycle.queue(self._cause(Trigger.DUE), work.order, work.spec, pool) for work in due]
             full = full or len(due) == PAGE
-            if pool.blocked_since is None and self._world.clock.steady:
+            if pool.blocked_since is None and timely:
                 expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE)
                 changes += [lifecycle.expire(self._cause(Trigger.DEADLINE), order) for order in expired]
                 full = full or len(expired) == PAGE

@@ -50,12 +50,11 @@ def judge(cause: Cause, run: Open, look: Sighting, rules: Rules) -> Change | Non
 
 
 def declared_dead(cause: Cause, run: Open, look: Sighting | None, host: Host, rules: Rules) -> Change | None:
-    """An operator's word counts as a look that found nothing, for everything commanded before it; but what a later look
-    saw alive with its own eyes is alive."""
-    if host.dead_at is None or run.order.commanded_at is None or run.order.commanded_at > host.dead_at:
+    """An operator's word counts as a look that found nothing, for every run whose command was over before it (so that
+    no difference of clocks can reach a later one); but what a look sees alive is alive."""
+    if host.dead_at is None or run.order.command_until is None or run.order.command_until >= host.dead_at:
         return None
-    later = look is not None and look.incarnation == run.order.incarnation and look.asked_at > host.dead_at
-    if look is not None and later and look.seen in (Seen.STARTING, Seen.READY):
+    if look is not None and look.incarnation == run.order.incarnation and look.seen in (Seen.STARTING, Seen.READY):
         return None
     return _finish(cause, run, Exit(lost=True), rules, None)
 

@@ -262,7 +262,7 @@ class Host(Struct, frozen=True, kw_only=True):
     unreachable_since: int | None = None
     error: str | None = None
     dead_at: int | None = None
-    """An operator's word that nothing commanded before this moment is alive."""
+    """An operator's word that nothing whose command was over by this moment is alive."""
 
 
 class Project(Struct, frozen=True, kw_only=True):
