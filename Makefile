@@ -8,7 +8,7 @@ PROJECT := pyproject.toml src/standby/__init__.py
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format docs bench lock wheel clean
+.PHONY: help up test check format docs bench sim lock wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -35,6 +35,10 @@ docs: $(VENV)/.run ## write the generated parts of docs/ again
 
 bench: $(VENV)/.dev ## measure this machine: every script in bench/
 	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python -m bench.$$(basename $$script .py) $(ARGS) || exit 1; done
+
+SEEDS ?= 2000
+sim: $(VENV)/.dev ## play SEEDS=N seeds of the simulator, on all cores
+	$(BIN)/python -m sim --seeds $(SEEDS)
 
 wheel: $(VENV)/.run ## build dist/standby-*.whl
 	rm -rf dist

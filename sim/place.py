@@ -1,0 +1,212 @@
+"""Hosts of the simulated world, and each instance's driver to them: calls are slow, late, lost, or hang."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from msgspec.structs import replace
+
+from sim.loop import VirtualLoop, at_once
+from sim.plan import HostShape
+from standby.core.errors import Unreachable
+from standby.core.model import Slot
+from standby.drivers.contract import CommandRefused, OpenRun, Sighting, Start
+from standby.drivers.scripted import Copy, ScriptedDriver, ScriptedPlatform
+
+T = TypeVar("T")
+
+
+class Birth(NamedTuple):
+    """A copy that really began, wherever the platform it began on may be by now."""
+
+    copy: Copy
+    host: str
+    slot: str
+
+
+class SimHost:
+    """A place in the world: which platform answers there now, and what ever began there."""
+
+    def __init__(self, shape: HostShape, loop: VirtualLoop) -> None:
+        self.shape, self.loop = shape, loop
+        self.name = shape.name
+        self.births: dict[str, Birth] = {}
+        """Run id -> what began."""
+        self.no_evidence: set[str] = set()
+        """Runs whose end nobody can ask for any more: their platform is gone."""
+        self.used: set[str] = set()
+        """Incarnations in which something began."""
+        self._lives = 0
+        self.driver = self._platform(f"{self.name}-a")
+
+    def reborn(self, name: str | None = None) -> None:
+        """Everything there is gone; a new platform answers, under the same name or another one."""
+        for birth in self.births.values():
+            copy = birth.copy
+            if copy.alive(self.loop.ms):
+                copy.removed_at = self.loop.ms
+        self.no_evidence |= set(self.births)
+        self.driver = self._platform(name or self.driver.platform.name)
+
+    def unreachable(self, ms: int) -> None:
+        platform = self.driver.platform
+        platform.unreachable_until = max(platform.unreachable_until, self.loop.ms + ms)
+
+    def note(self, slot: Slot, run: str) -> None:
+        """Keep in mind what began, even if the answer does not say so."""
+        copy = self.driver.platform.copies.get(run)
+        if copy is not None and run not in self.births:
+            self.births[run] = Birth(copy, self.name, slot.name)
+            self.used.add(copy.incarnation)
+
+    def _platform(self, name: str) -> ScriptedDriver:
+        self._lives += 1
+        platform = ScriptedPlatform(f"{self.name}#{self._lives}", seats=self.shape.seats, name=name)
+        return ScriptedDriver(platform, now=lambda: self.loop.ms, lag_ms=self.shape.lag_ms)
+
+
+class Caller(Protocol):
+    """The instance that makes a call."""
+
+    async def pass_gate(self) -> None: ...
+    async def suffer(self, *, store: bool) -> None: ...
+    def now(self) -> int: ...
+    def parted_from(self, host: str) -> bool: ...
+
+
+class Fates(Protocol):
+    """What shall happen to calls, and who is told what was sent and what was seen."""
+
+    chance: Random
+
+    def fault(self, *names: str) -> str | None:
+        """One of these faults, or none."""
+
+    def sent(self, verb: str, host: SimHost, caller: Any, run: str | None) -> None: ...
+    def seen(self, sightings: Sequence[Sighting]) -> None: ...
+    def began(self, host: SimHost) -> None: ...
+
+
+class SimDriver:
+    """What an instance has of a host. A command that is under way arrives, whatever becomes of its caller."""
+
+    def __init__(self, host: SimHost, caller: Caller, fates: Fates) -> None:
+        self.lag_ms, self.seats = host.shape.lag_ms, host.shape.seats
+        self._host, self._caller, self._fates = host, caller, fates
+        self._loop = host.loop
+
+    async def open(self) -> None:
+        """There is nothing to connect to."""
+
+    async def close(self) -> None:
+        """There is nothing to let go of."""
+
+    async def identity(self) -> str:
+        await self._caller.pass_gate()
+        await self._caller.suffer(store=False)
+        self._reach()
+        return await self._host.driver.identity()
+
+    async def create(self, slot: Slot) -> str:
+        if self.seats:
+            self._reach()
+            return await self._host.driver.create(slot)  # a seat is nothing: nobody is asked far away
+        return await self._command("create", None, lambda: at_once(self._host.driver.create(slot)))
+
+    async def start(self, slot: Slot, start: Start) -> Sighting:
+        asked_at, until = self._caller.now(), self._loop.ms + start.valid_for_ms
+
+        def deliver() -> Sighting:
+            left = replace(start, valid_for_ms=until - self._loop.ms)
+            try:
+                return at_once(self._host.driver.start(slot, left))
+            finally:
+                self._host.note(slot, start.run_id)
+                self._fates.began(self._host)
+
+        sighting = await self._command("start", start.run_id, deliver)
+        if self._loop.ms > asked_at and self._fates.chance.random() < 0.5:
+            sighting = self._as_it_is_now(slot, sighting)
+        sighting = replace(sighting, asked_at=asked_at)
+        self._fates.seen([sighting])
+        return sighting
+
+    def _as_it_is_now(self, slot: Slot, sighting: Sighting) -> Sighting:
+        """A slow platform answers a start with what has become of it meanwhile."""
+        run = OpenRun(run_id=sighting.run_id, slot=slot.name, incarnation=sighting.incarnation, payload="")
+        try:
+            return at_once(self._host.driver.observe([run]))[0]
+        except Unreachable:
+            return sighting
+
+    async def stop(self, slot: Slot, run: str, incarnation: str, *, force: bool, epoch: int) -> None:
+        def deliver() -> None:
+            at_once(self._host.driver.stop(slot, run, incarnation, force=force, epoch=epoch))
+
+        await self._command("stop", run, deliver)
+
+    async def remove(self, slot: Slot) -> None:
+        await self._command("remove", None, lambda: at_once(self._host.driver.remove(slot)))
+
+    async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        asked_at = self._caller.now()
+        await self._caller.pass_gate()
+        await self._caller.suffer(store=False)
+        self._reach()
+        fault = self._fates.fault("slow look", "failed look")
+        if fault == "failed look":
+            raise Unreachable("the look failed")
+        seen = await self._look(runs)
+        if fault == "slow look":
+            early = self._fates.chance.random() < 0.6
+            await asyncio.sleep(self._fates.chance.choice([0.1, 1.0, 5.0, 15.0]))
+            await self._caller.pass_gate()
+            seen = seen if early else await self._look(runs)
+        seen = [replace(sighting, asked_at=asked_at) for sighting in seen]
+        await self._caller.suffer(store=False)
+        self._fates.seen(seen)
+        return seen
+
+    async def _look(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        return await self._host.driver.observe(runs)
+
+    async def _command(self, verb: str, run: str | None, effect: Callable[[], T]) -> T:
+        self._fates.sent(verb, self._host, self._caller, run)
+        await self._caller.pass_gate()
+        self._reach()
+        chance = self._fates.chance
+        fault = self._fates.fault("slow answer", "late", "twice", "lost answer", "lost request", "hang")
+        answer: asyncio.Future[tuple[T | None, Exception | None]] = self._loop.create_future()
+        if fault == "late" or (fault in ("hang", "lost answer") and chance.random() < 0.5):
+            self._loop.call_later(chance.choice([0.02, 0.3, 1.9, 2.1, 6.0, 20.0]), _deliver, effect, answer)
+        elif fault != "lost request" and (fault != "hang" or chance.random() < 0.5):
+            _deliver(effect, answer)
+        if fault == "twice":
+            self._loop.call_later(chance.choice([0.3, 1.9, 4.0, 9.0]), _deliver, effect, answer)
+        if fault in ("lost answer", "lost request"):
+            raise Unreachable(f"the {fault.removeprefix('lost ')} was lost")
+        if fault == "hang":
+            await self._loop.create_future()
+        if fault == "slow answer":
+            await asyncio.sleep(chance.choice([0.1, 1.0, 4.0, 12.0, 70.0]))
+        result, error = await answer
+        await self._caller.pass_gate()
+        if error is not None:
+            raise error
+        return result  # type: ignore[return-value]
+
+    def _reach(self) -> None:
+        if self._caller.parted_from(self._host.name):
+            raise Unreachable("the way to this host is broken")
+
+
+def _deliver(effect: Callable[[], T], answer: "asyncio.Future[tuple[T | None, Exception | None]]") -> None:
+    """Let it happen; the caller may be gone."""
+    outcome: tuple[T | None, Exception | None]
+    try:
+        outcome = effect(), None
+    except (Unreachable, CommandRefused) as error:
+        outcome = None, error
+    if not answer.done():
+        answer.set_result(outcome)

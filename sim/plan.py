@@ -1,0 +1,177 @@
+"""What a seed means: the shape of a house, the faults it knows, and a list of actions."""
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any, Final
+
+from msgspec import Struct
+
+from standby.core.model import Reason, Retry
+
+ACTIONS: Final = 150
+
+ALWAYS: Final[Mapping[str, float]] = {
+    "tick": 25,
+    "work": 10,
+    "step": 6,
+    "submit": 9,
+    "burst": 0.5,
+    "lead": 4,
+    "cancel": 3,
+}
+SOMETIMES: Final[Mapping[str, float]] = {
+    "mode": 2,
+    "limits": 1,
+    "jump": 4,
+    "leap": 1.5,
+    "resign": 1.5,
+    "crash": 2,
+    "freeze": 2.5,
+    "stall": 4,
+    "die inside": 2.5,
+    "down inside": 2.5,
+    "unsure": 3,
+    "outage": 1.5,
+    "unreachable": 2,
+    "partition": 1.5,
+    "refuse creates": 1.5,
+    "rebirth": 0.7,
+    "burn": 0.4,
+    "kill": 1.5,
+    "vanish": 1.5,
+    "unsteady": 1,
+}
+"""Each seed knows about half of them."""
+CALL_FAULTS: Final = (
+    "slow answer",
+    "late",
+    "twice",
+    "lost answer",
+    "lost request",
+    "hang",
+    "slow look",
+    "failed look",
+)
+"""What can happen to a driver call."""
+
+
+class HostShape(Struct, frozen=True, kw_only=True):
+    name: str
+    seats: bool
+    lag_ms: int
+    memory_mb: int | None
+
+
+class PoolShape(Struct, frozen=True, kw_only=True):
+    name: str
+    host: str
+    slots_max: int
+    memory_mb: int
+
+
+class Shape(Struct, frozen=True, kw_only=True):
+    """Everything about a house that does not change by itself."""
+
+    instances: int
+    hosts: Sequence[HostShape]
+    pools: Sequence[PoolShape]
+    projects: Mapping[str, int | None]
+    hints: bool
+    faults: Mapping[str, float]
+    """Driver call fault -> how likely."""
+
+
+class Action(Struct, frozen=True):
+    """One thing that happens; `salt` is all the chance it needs."""
+
+    kind: str
+    salt: int
+
+
+def draw(seed: int, actions: int = ACTIONS) -> tuple[Shape, list[Action]]:
+    """The house and the history of a seed."""
+    chance = Random(seed)
+    shape = _shape(chance)
+    weights = dict(ALWAYS)
+    for kind, weight in SOMETIMES.items():
+        if chance.random() < 0.5:
+            weights[kind] = weight * chance.uniform(0.3, 2.5)
+    kinds = chance.choices(list(weights), list(weights.values()), k=actions)
+    return shape, [Action(kind, chance.getrandbits(63)) for kind in ["lead", "submit", *kinds]]
+
+
+def _shape(chance: Random) -> Shape:
+    hosts = []
+    for number in range(chance.choice([1, 1, 2])):
+        seats = chance.random() < 0.5
+        lag_ms = chance.choice([0, 0, 300]) if seats else chance.choice([0, 500, 1_000])
+        memory_mb = chance.choice([None, 100, 200, 300])
+        hosts.append(HostShape(name=f"h{number + 1}", seats=seats, lag_ms=lag_ms, memory_mb=memory_mb))
+    pools = [
+        PoolShape(
+            name=f"p{number + 1}",
+            host=hosts[number % len(hosts)].name,
+            slots_max=chance.choice([1, 1, 2, 3]),
+            memory_mb=chance.choice([50, 100]),
+        )
+        for number in range(max(len(hosts), chance.choice([1, 1, 2, 3])))
+    ]
+    faults = {fault: chance.choice([0.03, 0.1, 0.3]) for fault in CALL_FAULTS if chance.random() < 0.45}
+    return Shape(
+        instances=chance.choice([1, 2, 2, 3]),
+        hosts=hosts,
+        pools=pools,
+        projects={"a": chance.choice([None, 1, 2]), "b": chance.choice([None, None, 1])},
+        hints=chance.random() < 0.5,
+        faults=faults,
+    )
+
+
+def script(chance: Random, lag_ms: int) -> dict[str, Any]:
+    """What an order does once it is started."""
+    told: dict[str, Any] = {
+        "start_ms": chance.choice([0, 0, 0, 50, 800, 3_000]),
+        "run_ms": chance.choice([0, 0, 100, 1_000, 4_000, None]),
+    }
+    match chance.randrange(10):
+        case 0:
+            told["start_error"] = "no such image"
+        case 1:
+            told["oom"] = True
+        case 2:
+            told["signal"] = chance.choice([6, 11])
+        case 3 | 4:
+            told["exit"] = chance.choice([1, 7])
+        case 5:
+            told["vanish_after_ms"] = chance.choice([10, 900])
+        case _:
+            pass
+    if chance.random() < 0.2:
+        told["ignore_stop"] = True
+    elif chance.random() < 0.3:
+        told["stop_ms"] = chance.choice([50, 1_500, 8_000])
+    if chance.random() < 0.06:
+        told["lie"] = chance.choice(["unknown", "starting"])
+    if lag_ms and chance.random() < 0.5:
+        told["report_late_ms"] = chance.randrange(lag_ms + 1)
+    if chance.random() < 0.04:
+        told["unreachable_ms"] = chance.choice([500, 6_000])
+    return told
+
+
+def wishes(chance: Random) -> dict[str, Any]:
+    """How long an order is willing to wait for what, and how often it is tried."""
+    retry = Retry(
+        retries=chance.choice([0, 1, 1, 2]),
+        base_ms=chance.choice([200, 200, 1_000, 3_000]),
+        retry_on=tuple(chance.sample([Reason.EXIT, Reason.OOM, Reason.TIMEOUT], chance.choice([0, 1, 3]))),
+        no_retry_on=chance.choice([(), (), (), (Reason.LOST,), (Reason.START_FAILED,)]),
+    )
+    return {
+        "retry": retry,
+        "priority": chance.choice([100, 100, 90, 200]),
+        "queue_timeout_ms": chance.choice([None, None, None, 3_000, 20_000]),
+        "start_timeout_ms": chance.choice([1_000, 6_000, 20_000]),
+        "run_timeout_ms": chance.choice([1_500, 8_000]),
+        "stop_grace_ms": chance.choice([0, 500, 4_000]),
+    }

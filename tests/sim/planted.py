@@ -1,0 +1,226 @@
+"""Bugs that somebody could write, planted into the product for as long as a test lasts."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from standby.control.host import HostStep
+from standby.control.lease import Hold
+from standby.core import admit, judge, lifecycle, size
+from standby.core.errors import Unreachable
+from standby.core.lifecycle import Cause
+from standby.core.model import Change, Guards, Order, OrderState, Slot, Spec, Trigger, run_id
+from standby.core.sighting import Exit, Seen, Sighting
+from standby.drivers.contract import OpenRun
+from standby.drivers.scripted import ScriptedDriver
+from standby.store.contract import Work
+from standby.store.entry import Entry
+from standby.store.reads import Reads
+from standby.store.sqlite_commit import Batch
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def settle_without_having_seen_it_ended(patch: pytest.MonkeyPatch) -> None:
+    real = judge.overdue
+
+    def overdue(cause: Cause, run: judge.Open) -> Change | None:
+        order = run.order
+        if order.state is OrderState.STOPPING and order.deadline is not None and cause.at >= order.deadline:
+            return lifecycle.finish(
+                cause, order, run.spec, run.slot, Exit(lost=True), handle=None, seats=False, chance=0.5
+            )
+        return real(cause, run)
+
+    patch.setattr(judge, "overdue", overdue)
+
+
+def unreachable_taken_for_absent(patch: pytest.MonkeyPatch) -> None:
+    real = ScriptedDriver.observe
+
+    async def observe(self: ScriptedDriver, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        try:
+            return await real(self, runs)
+        except Unreachable:
+            return [
+                Sighting(run_id=run.run_id, incarnation=run.incarnation, seen=Seen.ABSENT, asked_at=0) for run in runs
+            ]
+
+    async def identity(self: ScriptedDriver) -> str:
+        return self.platform.name
+
+    patch.setattr(ScriptedDriver, "observe", observe)
+    patch.setattr(ScriptedDriver, "identity", identity)
+
+
+def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
+    real = ScriptedDriver.stop
+
+    async def stop(self: ScriptedDriver, slot: Slot, run: str, incarnation: str, *, force: bool, epoch: int) -> None:
+        here = self.platform._used_by.get(self.platform._places.get(slot.name, ""))
+        copy = self.platform.copies.get(here or run)
+        if copy is not None:
+            run, incarnation = copy.run_id, copy.incarnation
+        await real(self, slot, run, incarnation, force=force, epoch=epoch)
+
+    patch.setattr(ScriptedDriver, "stop", stop)
+
+
+def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
+    real = HostStep._claim
+
+    async def claim(self: HostStep, mirror: Any, admissions: Sequence[admit.Admission]) -> None:
+        window_ms = self._world.config.command_window_ms
+        specs = await self._world.store.specs([admission.order.id for admission in admissions])
+        for admission in admissions:
+            order, slot, spec = admission.order, admission.slot, specs[admission.order.id]
+            cause = self._cause(Trigger.ADMIT)
+            change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
+            assert change.order is not None
+            self._hands.start(Work(change.order, spec), slot, {})
+        await real(self, mirror, admissions)
+
+    patch.setattr(HostStep, "_claim", claim)
+
+
+def absence_believed_from_a_look_asked_too_early(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(judge, "_late_enough", lambda order, look, lag_ms: True)
+
+
+def start_repeated_on_something_that_ran(patch: pytest.MonkeyPatch) -> None:
+    real = judge.judge
+
+    def believe(cause: Cause, run: judge.Open, look: Sighting, rules: judge.Rules) -> Change | None:
+        mine = look.run_id == run_id(run.order)
+        if mine and run.order.state is OrderState.PREPARING and look.exit is not None and look.exit.start_error:
+            return lifecycle.recommand(cause, run.order, rules.window_ms)
+        return real(cause, run, look, rules)
+
+    patch.setattr(judge, "judge", believe)
+
+
+def no_fence_before_a_driver_call(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Hold, "outlives", lambda self, ms: True)
+
+
+def slot_idle_before_it_was_cleaned(patch: pytest.MonkeyPatch) -> None:
+    real = lifecycle.finish
+
+    def finish(*args: Any, **keys: Any) -> Change:
+        return real(*args, **{**keys, "seats": True})
+
+    patch.setattr(lifecycle, "finish", finish)
+
+
+def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
+    """A stop gives the place back, and so does the end."""
+    counters: Counter[str] = Counter()
+    real_write = Batch._write
+
+    def write(self: Batch, one: Entry) -> Any:
+        verdict, was, now = real_write(self, one), one.change.order_was, one.order
+        if self._seq <= 1:
+            counters.clear()
+        if verdict.saved and now is not None:
+            counters[now.project] += one.opens is not None
+            ended = was is not None and was.slot is not None and now.slot is None
+            stopped = now.state is OrderState.STOPPING and was is not None and was.state is not OrderState.STOPPING
+            counters[now.project] -= ended + stopped
+        return verdict
+
+    def has_room(self: Batch, one: Entry) -> bool:
+        assert one.order is not None
+        most: Any = self._get("select running_max from projects where name = ?", one.order.project)
+        return most is None or counters[one.order.project] < most
+
+    async def open_by_project(self: Reads) -> Mapping[str, int]:
+        return dict(counters)
+
+    patch.setattr(Batch, "_write", write)
+    patch.setattr(Batch, "_has_room", has_room)
+    patch.setattr(Reads, "open_by_project", open_by_project)
+
+
+def wake_hint_needed(patch: pytest.MonkeyPatch) -> None:
+    real = HostStep.__init__
+
+    def begin(self: HostStep, *args: Any) -> None:
+        real(self, *args)
+        self._polled_at = float("inf")
+
+    patch.setattr(HostStep, "__init__", begin)
+
+
+def attempt_not_counted_at_claim(patch: pytest.MonkeyPatch) -> None:
+    def uncounted(change: Change) -> Change:
+        assert change.order is not None and change.order_was is not None
+        return replace(change, order=replace(change.order, attempt=max(1, change.order_was.attempt)))
+
+    _change_claims(patch, uncounted)
+
+
+def lost_cancel(patch: pytest.MonkeyPatch) -> None:
+    real = lifecycle.cancel
+
+    def cancel(cause: Cause, order: Order, spec: Spec) -> Change | None:
+        return None if order.state is OrderState.STOPPING else real(cause, order, spec)
+
+    patch.setattr(lifecycle, "cancel", cancel)
+
+
+def claim_and_removal_of_one_slot_at_once(patch: pytest.MonkeyPatch) -> None:
+    real_size, real_remove = size.size, lifecycle.remove_slot
+
+    def sized(cause: Any, room: admit.Room, wanted: Mapping[str, int], installation: str) -> Sequence[Change]:
+        return real_size(cause, replace(room, opened=()), wanted, installation)
+
+    def remove(cause: Cause, slot: Slot) -> Change:
+        return replace(real_remove(cause, slot), guards=Guards(lease=cause.lease))
+
+    patch.setattr(size, "size", sized)
+    patch.setattr(lifecycle, "remove_slot", remove)
+
+
+def limit_checked_outside_the_transaction(patch: pytest.MonkeyPatch) -> None:
+    _change_claims(patch, lambda change: replace(change, guards=replace(change.guards, project_limit=False)))
+
+
+def queue_time_counted_while_nobody_led(patch: pytest.MonkeyPatch) -> None:
+    real = HostStep.lead
+
+    async def lead(self: HostStep, identity: str, blocked_since: int | None) -> None:
+        await real(self, identity, None)
+
+    patch.setattr(HostStep, "lead", lead)
+
+
+def _change_claims(patch: pytest.MonkeyPatch, other: Callable[[Change], Change]) -> None:
+    real = lifecycle.claim
+
+    def claim(*args: Any) -> Change:
+        return other(real(*args))
+
+    patch.setattr(lifecycle, "claim", claim)
+
+
+PLANTS: Mapping[Plant, str] = {
+    settle_without_having_seen_it_ended: r"was settled as .* while it is alive",
+    unreachable_taken_for_absent: r"while it is alive|is recorded as Exit.*lost=True",
+    incarnation_ignored_in_stop: r"was stopped although nobody asked",
+    no_intent_before_a_start: r"although no such run is open",
+    absence_believed_from_a_look_asked_too_early: r"run is over|while it is alive|is recorded as|although it began",
+    start_repeated_on_something_that_ran: r"started again although it began",
+    no_fence_before_a_driver_call: r"without a lease",
+    slot_idle_before_it_was_cleaned: r"where something ran before",
+    counter_instead_of_count: r"brings project . over",
+    wake_hint_needed: r"long after the faults stopped",
+    attempt_not_counted_at_claim: r"but counts",
+    lost_cancel: r"was cancelled, which was acknowledged",
+    claim_and_removal_of_one_slot_at_once: r"slot\.removing of .* held by",
+    limit_checked_outside_the_transaction: r"brings project . over",
+    queue_time_counted_while_nobody_led: r"gave up waiting",
+}
+"""Each bug with what the simulator must say of it."""

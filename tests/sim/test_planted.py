@@ -1,0 +1,22 @@
+"""The simulator is worth something only if it finds bugs: each planted one is found, for the right reason."""
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from sim.run import run_seed
+from tests.sim.planted import PLANTS, Plant
+
+SEEDS_MOST = 400
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch, figure: Callable[[str], None]) -> None:
+    plant(monkeypatch)
+    for seed in range(1, SEEDS_MOST + 1):
+        violation = run_seed(seed).violation
+        if violation is not None and re.search(PLANTS[plant], violation):
+            figure(f"{plant.__name__.replace('_', ' ')}: found by seed {seed}: {violation}")
+            return
+    pytest.fail(f"not found in {SEEDS_MOST} seeds")
