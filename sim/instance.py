@@ -252,7 +252,7 @@ class Instance(Controller):
             ground.stepped(leading.hold.host, began_at)
         except StoreDown:
             pass
-        except Deposed as error:
+        except (Deposed, Unreachable) as error:
             end = error
         except Exception as error:  # noqa: BLE001  the controller survives it; the simulator tells it
             ground.broken(f"the step of {leading.hold.host} failed: {error!r}")

@@ -115,7 +115,8 @@ class SimDriver:
         return await self._command("create", None, lambda: at_once(self._host.driver.create(slot)))
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
-        asked_at, until = self._caller.now(), self._loop.ms + start.valid_for_ms
+        asked_at, sent_at = self._caller.now(), self._loop.ms
+        until = sent_at + start.valid_for_ms
 
         def deliver() -> Sighting:
             left = replace(start, valid_for_ms=until - self._loop.ms)
@@ -126,7 +127,7 @@ class SimDriver:
                 self._fates.began(self._host)
 
         sighting = await self._command("start", start.run_id, deliver)
-        if self._loop.ms > asked_at and self._fates.chance.random() < 0.5:
+        if self._loop.ms > sent_at:
             sighting = self._as_it_is_now(slot, sighting)
         sighting = replace(sighting, asked_at=asked_at)
         self._fates.seen([sighting])
@@ -154,10 +155,10 @@ class SimDriver:
         await self._caller.pass_gate()
         await self._caller.suffer(store=False)
         self._reach()
-        fault = self._fates.fault("slow look", "failed look")
+        fault = self._fates.fault("slow look", "failed look", "old runs too")
         if fault == "failed look":
             raise Unreachable("the look failed")
-        seen = await self._look(runs)
+        seen = await self._look([*self._old(runs), *runs] if fault == "old runs too" else runs)
         if fault == "slow look":
             early = self._fates.chance.random() < 0.6
             await asyncio.sleep(self._fates.chance.choice([0.1, 1.0, 5.0, 15.0]))
@@ -167,6 +168,16 @@ class SimDriver:
         await self._caller.suffer(store=False)
         self._fates.seen(seen)
         return seen
+
+    def _old(self, runs: Sequence[OpenRun]) -> Sequence[OpenRun]:
+        """Earlier attempts of the same orders: a platform may tell more than it was asked."""
+        orders, asked = {run.run_id.rpartition("-")[0] for run in runs}, {run.run_id for run in runs}
+        copies = self._host.driver.platform.copies.values()
+        return [
+            OpenRun(run_id=copy.run_id, slot="", incarnation=copy.incarnation, payload="")
+            for copy in copies
+            if copy.order_id in orders and copy.run_id not in asked
+        ]
 
     async def _look(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         return await self._host.driver.observe(runs)
@@ -189,7 +200,7 @@ class SimDriver:
         if fault == "hang":
             await self._loop.create_future()
         if fault == "slow answer":
-            await asyncio.sleep(chance.choice([0.1, 1.0, 4.0, 12.0, 70.0]))
+            await asyncio.sleep(chance.choice([0.1, 3.0, 8.0, 15.0, 25.0, 40.0, 70.0]))
         result, error = await answer
         await self._caller.pass_gate()
         if error is not None:

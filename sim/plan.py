@@ -51,6 +51,7 @@ CALL_FAULTS: Final = (
     "hang",
     "slow look",
     "failed look",
+    "old runs too",
 )
 """What can happen to a driver call."""
 
@@ -116,7 +117,7 @@ def _shape(chance: Random) -> Shape:
         )
         for number in range(max(len(hosts), chance.choice([1, 1, 2, 3])))
     ]
-    faults = {fault: chance.choice([0.03, 0.1, 0.3]) for fault in CALL_FAULTS if chance.random() < 0.45}
+    faults = {fault: chance.choice([0.03, 0.1, 0.2, 0.5]) for fault in CALL_FAULTS if chance.random() < 0.45}
     return Shape(
         instances=chance.choice([1, 2, 2, 3]),
         hosts=hosts,

@@ -30,6 +30,7 @@ SKEW_MS = 200
 """The most by which an instance's clock is off."""
 SLACK_MS = 1_000
 POLL_MS = 1_000
+NOTICED_WITHIN = 5
 """A leader notices within this time that somebody closed a pool."""
 STOPPED_FOR = {Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED}
 
@@ -37,8 +38,8 @@ STOPPED_FOR = {Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED}
 class Waited:
     """Since when an order is ready, and how much of the time nobody could have served it."""
 
-    def __init__(self, at: int, unled: int, closed: int) -> None:
-        self.at, self.unled, self.closed = at, unled, closed
+    def __init__(self, at: int, unled: int, blocked: int) -> None:
+        self.at, self.unled, self.blocked = at, unled, blocked
 
 
 class Truths:
@@ -63,8 +64,9 @@ class Truths:
         self._waited: dict[str, Waited] = {}
         self._led_until: dict[str, int] = {}
         self._unled: dict[str, int] = {}
-        self._closed: dict[str, int] = {}
-        self._closed_at: dict[str, int] = {}
+        self._blocked: dict[str, int] = {}
+        self._blocked_at: dict[str, int] = {}
+        self._unnoticed: dict[str, int] = {}
         self._stopped_runs: set[str] = set()
         self._alive: dict[str, Birth] = {}
 
@@ -87,6 +89,8 @@ class Truths:
                 self._order(event, before, self.book.orders[event.subject])
             elif event.kind.startswith("slot."):
                 self._slot(event)
+            elif event.kind.startswith("pool."):
+                self._pool(event)
 
     def _order(self, event: Event, before: Order | None, order: Order) -> None:
         name = self.book.name(order.id)
@@ -211,15 +215,17 @@ class Truths:
         if order.reason is not Reason.QUEUE_TIMEOUT or spec.queue_timeout_ms is None:
             self.broken(f"{name} ended without a run because of {order.reason}")
             return
-        unled, closed = self._lost_time(order.pool)
-        served = self.loop.ms - waited.at - max(unled - waited.unled, closed - waited.closed)
-        if served < spec.queue_timeout_ms - SLACK_MS:
+        unled, blocked = self._lost_time(order.pool)
+        served = self.loop.ms - waited.at - max(unled - waited.unled, blocked - waited.blocked)
+        # an unblock counts as of when it was decided: what was submitted until its commit reckoned with more
+        early = max(0, waited.blocked - blocked)
+        if served < spec.queue_timeout_ms - SLACK_MS - early:
             self.broken(
                 f"{name} gave up waiting after {spec.queue_timeout_ms} ms, but was served only {served} of "
-                f"{self.loop.ms - waited.at} ms (unled {unled - waited.unled}, closed {closed - waited.closed})"
+                f"{self.loop.ms - waited.at} ms (unled {unled - waited.unled}, blocked {blocked - waited.blocked})"
             )
 
-    # leases and closed pools
+    # leases and blocked pools
 
     def led_until(self, host: str, until: int) -> None:
         """Somebody leads this host until then."""
@@ -228,38 +234,32 @@ class Truths:
         self._led_until[host] = max(before, until)
 
     def stepped(self, host: str, began_at: int) -> None:
-        """A leader's step came to its end: what it found closed does not count as waiting from here on."""
+        """A leader's step came to its end: what was closed long before must be noted as such within a few of them."""
         for pool in self.book.pools.values():
-            if pool.host == host:
-                self._reopen(pool.name)
-                since = self._closed_since(pool.name)
-                if since is not None and since + POLL_MS <= began_at and pool.name not in self._closed_at:
-                    self._closed_at[pool.name] = self.loop.ms
+            if pool.host != host:
+                continue
+            closed = [row.mode_since for row in (pool, self.book.hosts[host]) if row.mode is not Mode.OPEN]
+            if pool.blocked_since is not None or not closed or min(closed) + POLL_MS + SKEW_MS > began_at:
+                self._unnoticed[pool.name] = 0
+                continue
+            self._unnoticed[pool.name] = self._unnoticed.get(pool.name, 0) + 1
+            if self._unnoticed[pool.name] > NOTICED_WITHIN:
+                self.broken(f"{pool.name} is closed, but its orders' time runs on")
 
-    def _closed_since(self, name: str) -> int | None:
-        pool = self.book.pools[name]
-        host, platform = self.book.hosts[pool.host], self.hosts[pool.host].driver.platform
-        if host.mode is not Mode.OPEN or pool.mode is not Mode.OPEN:
-            return max(host.mode_since, pool.mode_since) + SKEW_MS
-        return 0 if self.loop.ms < platform.unreachable_until and host.unreachable_since is not None else None
-
-    def _reopen(self, name: str) -> None:
-        if name in self._closed_at and self._closed_since(name) is None:
-            since = self._closed_at.pop(name)
-            pool = self.book.pools[name]
-            host, platform = self.book.hosts[pool.host], self.hosts[pool.host].driver.platform
-            ends = [at for at in (pool.mode_since, host.mode_since, platform.unreachable_until) if at > since]
-            self._closed[name] = self._closed.get(name, 0) + max(0, min(ends, default=since) - since)
+    def _pool(self, event: Event) -> None:
+        """Keep count of how long a pool was noted as blocked."""
+        name, pool = event.subject, self.book.pools[event.subject]
+        if pool.blocked_since is not None:
+            self._blocked_at.setdefault(name, self.loop.ms)
+        elif name in self._blocked_at:
+            since = self._blocked_at.pop(name)
+            self._blocked[name] = self._blocked.get(name, 0) + max(0, min(event.at, self.loop.ms) - since)
 
     def _lost_time(self, name: str) -> tuple[int, int]:
-        """How long the pool was not led, and how long its leader knew that it was closed: each all in all."""
-        self._reopen(name)
+        """How long the pool was not led, and how long it was noted as blocked: each all in all."""
         host = self.book.pools[name].host
         unled = self._unled.get(host, 0) + max(0, self.loop.ms - self._led_until.get(host, 0))
-        closed = self._closed.get(name, 0)
-        if name in self._closed_at:
-            closed += self.loop.ms - self._closed_at[name]
-        return unled, closed
+        return unled, self._blocked.get(name, 0) + self.loop.ms - self._blocked_at.get(name, self.loop.ms)
 
     # what is sent, and what lives
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from standby.control import host as host_module
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.core import admit, judge, lifecycle, size
@@ -54,6 +55,24 @@ def unreachable_taken_for_absent(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(ScriptedDriver, "observe", observe)
     patch.setattr(ScriptedDriver, "identity", identity)
+
+
+class _ByOrder(dict[str, Sighting]):
+    def get(self, key: str, default: Any = None) -> Any:
+        return super().get(key.rpartition("-")[0], default)
+
+
+def run_ids_ignored_in_sightings(patch: pytest.MonkeyPatch) -> None:
+    real_best, real_judge = host_module._best, judge.judge
+
+    def best(sightings: Sequence[Sighting]) -> _ByOrder:
+        return _ByOrder(real_best([replace(one, run_id=one.run_id.rpartition("-")[0]) for one in sightings]))
+
+    def believe(cause: Cause, run: judge.Open, look: Sighting, rules: judge.Rules) -> Change | None:
+        return real_judge(cause, run, replace(look, run_id=run_id(run.order)), rules)
+
+    patch.setattr(host_module, "_best", best)
+    patch.setattr(judge, "judge", believe)
 
 
 def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
@@ -209,6 +228,7 @@ def _change_claims(patch: pytest.MonkeyPatch, other: Callable[[Change], Change])
 PLANTS: Mapping[Plant, str] = {
     settle_without_having_seen_it_ended: r"was settled as .* while it is alive",
     unreachable_taken_for_absent: r"while it is alive|is recorded as Exit.*lost=True",
+    run_ids_ignored_in_sightings: r"while it is alive|is recorded as|run is over",
     incarnation_ignored_in_stop: r"was stopped although nobody asked",
     no_intent_before_a_start: r"although no such run is open",
     absence_believed_from_a_look_asked_too_early: r"run is over|while it is alive|is recorded as|although it began",

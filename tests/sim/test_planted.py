@@ -17,6 +17,8 @@ def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch, f
     for seed in range(1, SEEDS_MOST + 1):
         violation = run_seed(seed).violation
         if violation is not None and re.search(PLANTS[plant], violation):
+            monkeypatch.undo()
+            assert run_seed(seed).violation is None, "it was not the planted bug that was found"
             figure(f"{plant.__name__.replace('_', ' ')}: found by seed {seed}: {violation}")
             return
     pytest.fail(f"not found in {SEEDS_MOST} seeds")

@@ -1,0 +1,235 @@
+"""Everything that an action can do to a house."""
+
+import msgspec
+
+from sim import plan
+from sim.grounds import Grounds
+from sim.instance import Instance, Trap
+from standby.core import lifecycle, places
+from standby.core.model import Mode, Order, OrderState, Spec
+from standby.store.contract import StoreDown
+
+ORDERS_MOST = 20
+
+
+class Deeds(Grounds):
+    """What people, time and bad luck do. Each method that begins with `do_` is an action."""
+
+    # requests
+
+    def do_submit(self) -> None:
+        if len(self.truths.book.orders) < ORDERS_MOST:
+            self._submit()
+
+    def do_burst(self) -> None:
+        for _ in range(self.chance.choice([3, 5])):
+            self.do_submit()
+
+    def _submit(self) -> None:
+        chance, now = self.chance, self.loop.ms
+        shape = chance.choice(self.shape.pools)
+        host = self.hosts[shape.host].shape
+        pool = self.truths.book.pools[shape.name]
+        told, wishes = plan.script(chance, host.lag_ms), plan.wishes(chance)
+        memory_mb = chance.choice([shape.memory_mb, 50, 100])
+        if host.memory_mb is not None and wishes["queue_timeout_ms"] is not None and chance.random() < 0.05:
+            memory_mb = host.memory_mb + 1
+        order = Order(
+            id=self.ids.order(now),
+            project=chance.choice(["a", "a", "b", "c"]),
+            pool=pool.name,
+            memory_mb=memory_mb,
+            submitted_at=now,
+            state=OrderState.PENDING,
+            state_since=now,
+        )
+        payload = msgspec.json.encode({"script": told}).decode()
+        later = now + chance.choice([300, 5_000]) if chance.random() < 0.1 else None
+        spec = Spec(order_id=order.id, payload=payload, not_before=later, **wishes)
+        self.say(lambda: f"    script {told} {wishes}")
+        self.truths.specs[order.id] = spec
+        change = lifecycle.submit(self._cause(), order, spec, pool, None, None)
+        if self._save(change):
+            self.truths.acknowledged.add(order.id)
+
+    def do_cancel(self) -> None:
+        book = self.truths.book
+        if not book.orders:
+            return
+        among = [list(book.holder.values()), sorted(book.unfinished), list(book.orders)]
+        order_id = self.chance.choice(next(ids for ids in among[self.chance.choice([0, 0, 1, 2]) :] if ids))
+        order, spec = book.orders[order_id], self.truths.specs[order_id]
+        self.say(lambda: f"    cancel {book.name(order_id)}")
+        unfinished = order_id in book.unfinished
+        change = lifecycle.cancel(self._cause(), order, spec)
+        if unfinished and (change is None or self._save(change)):
+            self.truths.cancels.add(order_id)
+
+    def do_mode(self) -> None:
+        """An operator closes a pool or a host, and opens it again some time later."""
+        mode = self.chance.choice([Mode.PAUSED, Mode.DRAINING])
+        name = self.chance.choice([pool.name for pool in self.shape.pools] + [host.name for host in self.shape.hosts])
+        self._set_mode(name, mode)
+        self.loop.call_later(self.chance.choice([1, 4, 20]), self._set_mode, name, Mode.OPEN)
+
+    def _set_mode(self, name: str, mode: Mode) -> None:
+        book = self.truths.book
+        if name in book.pools:
+            change = places.set_pool_mode(self._cause(), book.pools[name], mode, "sim")
+        else:
+            change = places.set_host_mode(self._cause(), book.hosts[name], mode, "sim")
+        if change is not None and not self._save(change) and mode is Mode.OPEN:
+            self.loop.call_later(1, self._set_mode, name, mode)
+
+    def do_limits(self) -> None:
+        self.slots_max[self.chance.choice(self.shape.pools).name] = self.chance.choice([0, 1, 2, 3])
+        self.limits[self.chance.choice(list(self.limits))] = self.chance.choice([None, 0, 1, 2])
+        try:
+            self.apply()
+        except StoreDown:
+            pass
+
+    # time and steps
+
+    def do_tick(self) -> None:
+        self.pass_time(self.chance.choice([10, 50, 200, 500, 1_000, 1_000, 1_500, 2_500]))
+        self.do_step()
+
+    def do_work(self) -> None:
+        """Some rounds as they should be."""
+        for _ in range(self.chance.choice([2, 3])):
+            self.pass_time(self.chance.choice([50, 300, 1_000]))
+            for name in self.hosts:
+                self._step(name)
+
+    def do_step(self) -> None:
+        self._step(self._host().name)
+
+    def _step(self, host: str) -> None:
+        """A leader of a host takes a step; where nobody leads, somebody may begin to."""
+        leaders = [instance for instance in self.instances if host in instance.leading]
+        if leaders and self.chance.random() < 0.95:
+            self.chance.choice(leaders).step(host)
+        elif (instance := self._someone()) is not None and self.chance.random() < 0.7:
+            instance.lead(host)
+
+    def do_lead(self) -> None:
+        instance = self._someone()
+        if instance is not None:
+            host = self._host().name
+            self.say(lambda: f"    {instance.instance} tries to lead {host}")
+            instance.lead(host)
+
+    def do_jump(self) -> None:
+        self.pass_time(self.chance.choice([3_000, 6_000, 15_000, 40_000]))
+
+    def do_leap(self) -> None:
+        """Everybody sleeps for a while."""
+        sleepers = [instance for instance in self.instances if not instance.frozen]
+        for instance in sleepers:
+            instance.freeze()
+        self.pass_time(self.chance.choice([9_000, 12_000, 60_000, 200_000]))
+        for instance in sleepers:
+            instance.thaw()
+
+    # faults of instances
+
+    def do_crash(self) -> None:
+        if self.instances:
+            self._crash(self.chance.choice(self.instances))
+
+    def _crash(self, instance: Instance) -> None:
+        self.say(lambda: f"    {instance.instance} dies")
+        instance.crash()
+
+    def do_freeze(self) -> None:
+        """Freeze somebody, or let them go on."""
+        instance = self.chance.choice(self.instances)
+        self.say(lambda: f"    {instance.instance} {'goes on' if instance.frozen else 'is frozen'}")
+        if instance.frozen:
+            instance.thaw()
+        else:
+            instance.freeze()
+            self.loop.call_later(self.chance.choice([1, 5, 12, 40]), instance.thaw)
+
+    def do_stall(self) -> None:
+        """Let a stalled step go on, or stall one inside."""
+        stalled = [instance for instance in self.instances if instance.stalled is not None]
+        if stalled and self.chance.random() < 0.6:
+            self.chance.choice(stalled).go_on()
+        else:
+            self._trapped("stall", self.chance.choice([1, 5, 12, 40]))
+
+    def do_die_inside(self) -> None:
+        self._trapped("die")
+
+    def do_down_inside(self) -> None:
+        self._trapped("down")
+
+    def _trapped(self, kind: str, seconds: int = 0) -> None:
+        """A step, or an attempt to lead, in which something happens at one of its points."""
+        able = [one for one in self.instances if one.stalled is None and not one.frozen]
+        if not able:
+            return
+        instance, host = self.chance.choice(able), self._host().name
+        if self.chance.random() < 0.5:
+            self.pass_time(self.chance.choice([200, 1_000]))
+        instance.trap = Trap(kind, self.chance.randrange(1, 40), seconds)
+        self.say(lambda: f"    {instance.instance} will {kind} in {host}")
+        if not instance.step(host) and not instance.lead(host):
+            instance.trap = None
+
+    def do_resign(self) -> None:
+        self.chance.choice(self.instances).resign(self._host().name)
+
+    def do_unsteady(self) -> None:
+        self.chance.choice(self.instances).clock.steady = False
+
+    # faults of the store
+
+    def do_unsure(self) -> None:
+        """The next commits have an unknown outcome, and may not be found out about."""
+        self.store.unsure += self.chance.choice(
+            [["before"], ["after"], ["before", "find"], ["after", "find"], ["before", "after", "find"], ["before"] * 2]
+        )
+
+    def do_outage(self) -> None:
+        until = self.loop.ms + self.chance.choice([500, 4_000, 15_000])
+        cut = self.instances if self.chance.random() < 0.5 else [self.chance.choice(self.instances)]
+        for instance in cut:
+            instance.cut_until = until
+
+    # faults of platforms
+
+    def do_unreachable(self) -> None:
+        self._host().unreachable(self.chance.choice([500, 3_000, 20_000]))
+
+    def do_partition(self) -> None:
+        until = self.loop.ms + self.chance.choice([500, 5_000, 20_000])
+        self.chance.choice(self.instances).parted[self._host().name] = until
+
+    def do_refuse_creates(self) -> None:
+        self._host().driver.platform.refuses_creates = self.chance.choice([1, 4])
+
+    def do_rebirth(self) -> None:
+        self._host().reborn()
+
+    def do_burn(self) -> None:
+        """A platform is replaced by another one; an operator notices later."""
+        host = self._host()
+        host.reborn(f"{host.name}-{self.loop.ms}")
+        self.loop.call_later(self.chance.choice([2, 6, 15]), self.declare_dead, host)
+
+    def do_kill(self) -> None:
+        self._strike("forced_at")
+
+    def do_vanish(self) -> None:
+        self._strike("removed_at")
+
+    def _strike(self, how: str) -> None:
+        alive = self.truths.alive
+        if alive:
+            run = self.chance.choice(list(alive))
+            self.say(lambda: f"    the world ends {self._run(run)} ({how})")
+            self.truths.killed.add(run)
+            setattr(alive[run].copy, how, self.loop.ms)

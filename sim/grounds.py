@@ -1,0 +1,176 @@
+"""What everything in a simulated house stands on: its rows, its hosts, its time, and who watches."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from random import Random
+from typing import Any, cast
+
+from sim.coverage import Coverage
+from sim.instance import Ground, Instance
+from sim.line import SimStore
+from sim.loop import VirtualLoop, at_once
+from sim.place import SimHost
+from sim.plan import Shape
+from sim.truths import SKEW_MS, Truths
+from standby.config import Config
+from standby.control.apply import apply_config
+from standby.core import places
+from standby.core.lifecycle import Cause
+from standby.core.model import Change, Trigger, run_id
+from standby.core.sighting import Sighting
+from standby.seal import Seal
+from standby.store.contract import StoreDown
+from standby.world import Ids, World
+
+START_MS = 1_700_000_000_000
+
+
+class Grounds:
+    """Instances, hosts, store and truths of one seed. `lines` is its history, when it is told."""
+
+    def __init__(self, shape: Shape, seed: int, *, telling: bool) -> None:
+        self.shape, self.chance = shape, Random(seed)
+        self.lines: list[str] = []
+        self.coverage = Coverage()
+        self.loop = VirtualLoop(START_MS)  # type: ignore[abstract]
+        self.ids = Numbers()
+        self.hosts = {host.name: SimHost(host, self.loop) for host in shape.hosts}
+        self.truths = Truths(self.loop, self.hosts, self.say)
+        self.store = SimStore.made(lambda: self.loop.ms, self.truths, hints=shape.hints)
+        self.truths.store = self.store
+        self.instances: list[Instance] = []
+        self.slots_max = {pool.name: pool.slots_max for pool in shape.pools}
+        self.limits = dict(shape.projects)
+        self._telling, self._calm = telling, False
+
+    @property
+    def violations(self) -> Sequence[str]:
+        return self.truths.violations
+
+    # what instances stand on
+
+    def say(self, text: Callable[[], str]) -> None:
+        if self._telling:
+            self.lines.append(text())
+
+    def fault(self, *names: str) -> str | None:
+        """One of these faults, as likely as the seed says."""
+        if self._calm or not self.shape.faults:
+            return None
+        for name in names:
+            if self.chance.random() < self.shape.faults.get(name, 0.0):
+                self.say(partial(str, f"    ({name})"))
+                self.met(name)
+                return name
+        return None
+
+    def met(self, what: str) -> None:
+        book = self.truths.book
+        self.coverage.met((book.orders[order_id].state for order_id in book.unfinished), what)
+
+    def sent(self, verb: str, host: SimHost, caller: Instance, run: str | None) -> None:
+        self.say(lambda: f"    {caller.instance} sends {verb} {self._run(run)} to {host.name}")
+        self.truths.sent(verb, host, caller.instance, run)
+
+    def seen(self, sightings: Sequence[Sighting]) -> None:
+        book = self.truths.book
+        for sighting in sightings:
+            order = book.orders[sighting.run_id.rpartition("-")[0]]
+            if run_id(order) == sighting.run_id:
+                self.coverage.met([order.state], f"seen {sighting.seen}")
+            self.say(lambda sighting=sighting: f"    {self._run(sighting.run_id)} is seen {sighting.seen}")  # type: ignore[misc]
+
+    def began(self, host: SimHost) -> None:
+        self.truths.began(host)
+
+    def stepped(self, host: str, began_at: int) -> None:
+        self.truths.stepped(host, began_at)
+
+    def broken(self, truth: str) -> None:
+        self.truths.broken(truth)
+
+    # rows and time
+
+    def apply(self) -> None:
+        """Make the rows what the configuration says."""
+        world = World(config=self._config(), store=self.store, clock=_TrueClock(self.loop), seal=_SEAL, ids=self.ids)
+        at_once(apply_config(world))
+
+    def _save(self, change: Change) -> bool | None:
+        """Whether it was saved; null when nobody knows."""
+        try:
+            (verdict,) = at_once(self.store.save([change]))
+        except StoreDown:
+            return None
+        return verdict.saved
+
+    def pass_time(self, ms: int) -> None:
+        self.loop.advance_to(self.loop.ms + ms)
+
+    def declare_dead(self, host: SimHost) -> None:
+        """An operator's word, given only where the house asks for it: another platform answers than the known one."""
+        row = self.truths.book.hosts[host.name]
+        if row.identity in (None, host.driver.platform.name):
+            return
+        if not self._save(places.declare_dead(self._cause(), row, "it burnt")):
+            self.loop.call_later(1, self.declare_dead, host)
+
+    # small things
+
+    def _cause(self) -> Cause:
+        return Cause(id=self.ids.short(), at=self.loop.ms, trigger=Trigger.REQUEST, actor="sim")
+
+    def _host(self) -> SimHost:
+        return self.hosts[self.chance.choice(self.shape.hosts).name]
+
+    def _someone(self) -> Instance | None:
+        awake = [instance for instance in self.instances if not instance.frozen]
+        return self.chance.choice(awake) if awake else None
+
+    def _instance(self, name: str) -> Instance:
+        offset_ms = self.chance.randrange(-SKEW_MS // 2, SKEW_MS // 2 + 1)
+        return Instance(name, cast(Ground, self), self._config(), self.hosts, offset_ms)
+
+    def _config(self) -> Config:
+        hosts = {host.name: {"driver": "scripted", "memory_mb": host.memory_mb} for host in self.shape.hosts}
+        pools: dict[str, Any] = {
+            pool.name: {"host": pool.host, "slots_max": self.slots_max[pool.name], "memory_mb": pool.memory_mb}
+            for pool in self.shape.pools
+        }
+        projects = {name: {"running_max": most} for name, most in self.limits.items()}
+        return Config.of(hosts=hosts, pools=pools, projects=projects, hints=self.shape.hints)
+
+    def _run(self, run: str | None) -> str:
+        order_id, _, number = (run or "").rpartition("-")
+        return f"{self.truths.book.name(order_id)}-{number}" if order_id else ""
+
+
+class Numbers(Ids):
+    """Ids that can be told again: one number after the other."""
+
+    _last = 0
+
+    def order(self, now: int) -> str:
+        return f"{now}{self.short()}"
+
+    def short(self) -> str:
+        self._last += 1
+        return f"{self._last:08}"
+
+
+class _TrueClock:
+    """The store's own time."""
+
+    steady = True
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now(self) -> int:
+        return self._loop.ms
+
+    def monotonic(self) -> float:
+        return self._loop.ms / 1000
+
+
+_SEAL = Seal(b"k" * 32)
