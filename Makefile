@@ -33,8 +33,8 @@ format: $(VENV)/.dev ## put the code in shape
 docs: $(VENV)/.run ## write the generated parts of docs/ again
 	$(BIN)/python tools/write_docs.py
 
-bench: $(VENV)/.dev ## measure this machine: every script in bench/
-	@for script in bench/*.py; do echo "== $$script"; $(BIN)/python -m bench.$$(basename $$script .py) $(ARGS) || exit 1; done
+bench: $(VENV)/.dev ## measure this machine next to the peers (20 minutes; 3 with QUICK=1); some parts with ARGS="drain"
+	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 SEEDS ?= 2000
 sim: $(VENV)/.dev ## play SEEDS=N seeds of the simulator, on all cores
@@ -45,14 +45,15 @@ wheel: $(VENV)/.run ## build dist/standby-*.whl
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
 
 # The locks name no registry: an installer uses the one it is set up for.
-LOCK := $(BIN)/uv pip compile pyproject.toml --quiet --universal --python-version 3.11 --generate-hashes \
+LOCK := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --upgrade \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock"
 
-lock: $(VENV)/.dev ## choose versions anew: requirements/run.txt and requirements/dev.txt
+lock: $(VENV)/.dev ## choose versions anew: requirements/*.txt, and the peers' in bench/peers/
 	test -x $(BIN)/uv || $(PIP) install uv
-	$(LOCK) --upgrade --group build --output-file requirements/run.txt
-	$(LOCK) --upgrade --constraint requirements/run.txt --extra postgres --group build --group dev \
+	$(LOCK) pyproject.toml --group build --output-file requirements/run.txt
+	$(LOCK) pyproject.toml --constraint requirements/run.txt --extra postgres --group build --group dev \
 		--output-file requirements/dev.txt
+	for list in bench/peers/*.in; do $(LOCK) $$list --output-file $${list%.in}.txt || exit 1; done
 
 clean: ## remove what was built, .venv included; never the state in .standby/
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

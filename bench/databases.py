@@ -1,0 +1,56 @@
+"""The PostgreSQL of a run: the one of the tests, with the durability that it has by itself."""
+
+import asyncio
+import os
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import asyncpg
+
+from tests.postgres import DIRECTORY, end_server, server_url
+
+DURABLE: Final = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+
+
+class Postgres:
+    """A running server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.settings = {name: str(self.ask("postgres", f"show {name}")) for name in (*DURABLE, "server_version")}
+        careless = {name: self.settings[name] for name, value in DURABLE.items() if self.settings[name] != value}
+        if careless:
+            raise RuntimeError(f"PostgreSQL would not keep what it commits: {careless}; unset STANDBY_TEST_FSYNC")
+
+    def database(self) -> str:
+        """The URL of a new, empty database."""
+        name = f"bench_{uuid.uuid4().hex}"
+        self.ask("postgres", f'create database "{name}"')
+        return f"{self.url}/{name}"
+
+    def ask(self, database: str, sql: str) -> Any:
+        """The first value of a statement's answer."""
+        return asyncio.run(_ask(f"{self.url}/{database}", sql))
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A server of its own for the length of a run."""
+    home = Path(tempfile.mkdtemp(prefix="standby-bench-"))
+    os.environ.update({DIRECTORY: str(home), f"{DIRECTORY}_OWNER": str(os.getpid())})
+    try:
+        yield Postgres(server_url())
+    finally:
+        end_server(home)
+
+
+async def _ask(url: str, sql: str) -> Any:
+    connection = await asyncpg.connect(url)
+    try:
+        return await connection.fetchval(sql)
+    finally:
+        await connection.close()

@@ -1,0 +1,1 @@
+"""What Standby is measured against, each in a virtual environment of its own."""

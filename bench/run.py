@@ -1,0 +1,99 @@
+"""What a run of the benchmark has to go by: how much to do, a database server, a folder, and who took part."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from msgspec import Struct
+
+from bench.databases import Postgres
+from bench.peers.environments import python_of
+from bench.side import Side
+
+
+class Scale(Struct, frozen=True, kw_only=True):
+    """How much to do."""
+
+    rounds: int
+    drained: int
+    """Orders in a queue that is drained."""
+    drained_slow: int
+    """The same for peers that would take minutes."""
+    calls: int
+    """Submits in a round."""
+    started: int
+    """Orders in a stream of 50 a second."""
+    history: tuple[int, int]
+    """Ended orders in a small and in a large database."""
+    held_s: int
+    """How long a snapshot is held."""
+    idle_s: int
+    """How long an idle server is watched."""
+    served: tuple[int, int]
+    """Orders after which a server's memory is looked at."""
+    processes: int
+    spawns: int
+
+
+FULL: Final = Scale(
+    rounds=5,
+    drained=10_000,
+    drained_slow=2_000,
+    calls=2_000,
+    started=400,
+    history=(10_000, 1_000_000),
+    held_s=30,
+    idle_s=60,
+    served=(10_000, 100_000),
+    processes=1_500,
+    spawns=1_000,
+)
+QUICK: Final = Scale(
+    rounds=2,
+    drained=3_000,
+    drained_slow=500,
+    calls=500,
+    started=75,
+    history=(10_000, 100_000),
+    held_s=5,
+    idle_s=6,
+    served=(1_000, 5_000),
+    processes=200,
+    spawns=200,
+)
+
+
+class Run:
+    """One run of the benchmark."""
+
+    def __init__(self, scale: Scale, postgres: Postgres, folder: Path) -> None:
+        self.scale, self.postgres, self.folder = scale, postgres, folder
+        self.versions: dict[str, str] = {"postgresql": postgres.settings["server_version"]}
+        self._files = 0
+
+    @contextmanager
+    def ours(self, engine: str, slots: int = 100, url: str | None = None) -> Iterator[Side]:
+        """Standby on a database of its own."""
+        with Side("ours", url or self.database(engine), str(slots)) as side:
+            self.versions |= side.ask("about")
+            yield side
+
+    @contextmanager
+    def peer(self, name: str, url: str | None = None) -> Iterator[Side]:
+        """A peer on a database of its own."""
+        where = url or (str(self.file()) if name == "huey" else self.postgres.database())
+        with Side(f"peers.{name}", where, python=python_of(name)) as side:
+            self.versions |= side.ask("about")
+            yield side
+
+    def database(self, engine: str) -> str:
+        """The URL of an empty database of this engine."""
+        return self.postgres.database() if engine == "postgresql" else f"sqlite:///{self.file()}"
+
+    def file(self) -> Path:
+        """A path for a new database, in a folder of its own."""
+        self._files += 1
+        path = self.folder / str(self._files) / "bench.db"
+        path.parent.mkdir()
+        return path
