@@ -6,16 +6,18 @@ python -m bench [--quick] [PART ...]      without parts all of them; a part may 
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import queue
+from bench import processes, queue, spawn, weight
 from bench.databases import postgres
 from bench.report import machine, table, write
 from bench.rounds import Figures, Row, row
 from bench.run import FULL, QUICK, Run
+from bench.side import ROOT
 
 Part = Callable[[Run], list[Figures]]
 
@@ -34,6 +36,13 @@ PARTS: Final[Mapping[str, Part]] = {
     "history-pg": partial(queue.history, engine=PG),
     "history-sqlite": partial(queue.history, engine=SQLITE),
     "snapshot-pg": queue.snapshot,
+    "http-pg": partial(weight.http, engine=PG),
+    "http-sqlite": partial(weight.http, engine=SQLITE),
+    "idle-pg": partial(weight.idle, engine=PG),
+    "idle-sqlite": partial(weight.idle, engine=SQLITE),
+    "memory-sqlite": weight.memory,
+    "processes": processes.measure,
+    "spawn": spawn.measure,
 }
 
 
@@ -45,19 +54,30 @@ def chosen(words: list[str]) -> list[str]:
     return [part for part in PARTS if not words or part.startswith(tuple(words))]
 
 
+def measured(run: Run, parts: list[str]) -> tuple[list[Row], dict[str, str]]:
+    """The rows of these parts, and what went wrong in those that have none: the figures survive one mistake."""
+    rows, failed = list[Row](), dict[str, str]()
+    for name in parts:
+        began = time.monotonic()
+        print(f"{name} ...", end=" ", flush=True)
+        try:
+            rows += [row(figures, run.versions) for figures in PARTS[name](run)]
+        except Exception as error:  # noqa: BLE001 (said here, and at the end by the exit code)
+            failed[name] = repr(error)
+            traceback.print_exc()
+        print(f"{time.monotonic() - began:.0f} s", flush=True)
+    return rows, failed
+
+
 def main() -> None:
     quick = "--quick" in sys.argv
     parts = chosen([word for word in sys.argv[1:] if word != "--quick"])
-    facts, rows = machine(), list[Row]()
+    facts = machine()
     with tempfile.TemporaryDirectory() as folder, postgres() as server:
-        run = Run(QUICK if quick else FULL, server, Path(folder))
-        for name in parts:
-            began = time.monotonic()
-            print(f"{name} ...", end=" ", flush=True)
-            rows += [row(figures, run.versions) for figures in PARTS[name](run)]
-            print(f"{time.monotonic() - began:.0f} s", flush=True)
-    path = write(rows, {**facts, "postgresql": server.settings, "quick": quick})
-    print(f"\n{table(rows)}\n\nwritten to {path.relative_to(Path.cwd())}")
+        rows, failed = measured(Run(QUICK if quick else FULL, server, Path(folder)), parts)
+    path = write(rows, {**facts, "postgresql": server.settings, "quick": quick, "failed": failed})
+    print(f"\n{table(rows)}\n\nwritten to {path.relative_to(ROOT)}")
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

@@ -1,23 +1,15 @@
-"""Process orders end to end, from the HTTP submit to the stored log, next to what bare posix_spawn can do here.
-
-    python -m bench.processes [ORDERS]
-
-Rounds take turns, so that a noisy machine is noisy for both; compare the ratio, not the figures.
-"""
+"""Process orders end to end, from the HTTP submit to the stored log, next to what bare posix_spawn can do here."""
 
 import asyncio
 import os
-import statistics
-import sys
-import tempfile
 import time
-from pathlib import Path
 
 import httpx2
 
+from bench.rounds import Figures, turns
+from bench.run import Run
 from tests.e2e.house import House, house
 
-ROUNDS = 3
 CALLERS = 16
 POOL = '[pools.default]\nslots_max = 64\nmemory_mb = 10\nqueue_timeout = "10m"\n'
 
@@ -52,12 +44,10 @@ async def orders(home: House, count: int) -> float:
                 ids.append(answer.json()["id"])
 
         await asyncio.gather(*(caller() for _ in range(CALLERS)))
-        submitted = time.perf_counter() - began
         while (await _unfinished(client)) > 0:
             await asyncio.sleep(0.02)
         rate = count / (time.perf_counter() - began)
         await _check_logs(client, ids)
-    print(f"    submitted at {count / submitted:.0f}/s")
     return rate
 
 
@@ -74,20 +64,21 @@ async def _check_logs(client: httpx2.AsyncClient, ids: list[str]) -> None:
         assert [line["text"] for line in page["lines"]] == ["hello"], order_id
 
 
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 1500
-    ours, limits = [], []
-    with tempfile.TemporaryDirectory() as scratch, house(Path(scratch) / "house", toml=POOL, poll="1s") as home:
+def measure(run: Run) -> list[Figures]:
+    """The row: orders a second against bare spawns a second, in turns."""
+    count = run.scale.processes
+    with house(run.file().parent / "house", toml=POOL, poll="1s") as home:
         home.start()
         asyncio.run(orders(home, 100))
-        for number in range(ROUNDS):
-            limits.append(bare(count))
-            ours.append(asyncio.run(orders(home, count)))
-            print(f"  round {number + 1}: orders {ours[-1]:.0f}/s, bare posix_spawn {limits[-1]:.0f}/s")
-    ratio = statistics.median(our / limit for our, limit in zip(ours, limits, strict=True))
-    spread = f"{min(ours):.0f}-{max(ours):.0f}"
-    print(f"process orders end to end: {statistics.median(ours):.0f}/s ({spread}), {ratio:.2f} of bare posix_spawn")
-
-
-if __name__ == "__main__":
-    main()
+        ours, limits = turns(min(3, run.scale.rounds), lambda: asyncio.run(orders(home, count)), lambda: bare(count))
+    return [
+        Figures(
+            name="process orders, HTTP submit to stored log",
+            engine="sqlite",
+            unit="orders/s",
+            better="higher",
+            ours=ours,
+            peer_name="bare posix_spawn",
+            peer=limits,
+        )
+    ]

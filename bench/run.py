@@ -51,16 +51,16 @@ FULL: Final = Scale(
 )
 QUICK: Final = Scale(
     rounds=2,
-    drained=3_000,
-    drained_slow=500,
-    calls=500,
-    started=75,
-    history=(10_000, 100_000),
-    held_s=5,
-    idle_s=6,
-    served=(1_000, 5_000),
-    processes=200,
-    spawns=200,
+    drained=2_000,
+    drained_slow=400,
+    calls=400,
+    started=50,
+    history=(1_000, 50_000),
+    held_s=4,
+    idle_s=5,
+    served=(1_000, 4_000),
+    processes=150,
+    spawns=150,
 )
 
 

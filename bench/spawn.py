@@ -1,17 +1,16 @@
-"""How many short runs a second: bare posix_spawn, and the keeper through its driver.
-
-Run it as `python -m bench.spawn [runs]` on an otherwise idle machine.
-"""
+"""How many short runs a second: bare posix_spawn, and the keeper through its driver."""
 
 import asyncio
+import itertools
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench.rounds import Figures, turns
+from bench.run import Run
 from standby.core.model import Order, OrderState, Slot, SlotState, Spec
 from standby.drivers.contract import OpenRun, Seen, Start
 from standby.drivers.process import ProcessDriver
@@ -79,20 +78,38 @@ def _start(order_id: str, identity: str) -> Start:
     return Start(run_id=f"{order_id}-1", order=order, spec=spec, env={}, epoch=1, valid_for_ms=30_000)
 
 
-async def main(runs: int) -> None:
-    print(f"bare posix_spawn, 1 at once    {bare(runs, 1):7.0f} runs/s")
-    print(f"bare posix_spawn, 8 at once    {bare(runs, 8):7.0f} runs/s")
-    for cgroups in ("off", "auto"):
-        with tempfile.TemporaryDirectory() as folder:
-            driver = ProcessDriver(Path(folder), now=lambda: time.time_ns() // 1_000_000, cgroups=cgroups)
-            await driver.open()
-            for at_once in (1, 50):
-                rate = await driven(driver, runs, at_once)
-                print(f"keeper, cgroups {cgroups:4}, {at_once:2} at once {rate:7.0f} runs/s")
-            pid = await driver.keeper_pid()
+def measure(run: Run) -> list[Figures]:
+    """The rows: the keeper's runs a second, with and without control groups, against bare spawns."""
+    found: list[Figures] = []
+    for cgroups, at_once in itertools.product(("off", "auto"), (1, 50)):
+        count = run.scale.spawns
+        ours, limits = turns(
+            min(3, run.scale.rounds),
+            lambda: asyncio.run(_kept(cgroups, count, at_once)),  # noqa: B023 (called before the next one)
+            lambda: bare(count, min(at_once, 8)),  # noqa: B023
+        )
+        found.append(
+            Figures(
+                name=f"keeper, control groups {cgroups}, {at_once} at once",
+                engine="none",
+                unit="runs/s",
+                better="higher",
+                ours=ours,
+                peer_name="bare posix_spawn",
+                peer=limits,
+            )
+        )
+    return found
+
+
+async def _kept(cgroups: str, runs: int, at_once: int) -> float:
+    """Runs a second of a keeper of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        driver = ProcessDriver(Path(folder), now=lambda: time.time_ns() // 1_000_000, cgroups=cgroups)
+        await driver.open()
+        pid = await driver.keeper_pid()
+        try:
+            return await driven(driver, runs, at_once)
+        finally:
             await driver.close()
             os.kill(pid, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 1000))

@@ -15,7 +15,7 @@ from huey import SqliteHuey
 from bench.talk import answer, paced, rate, until, waits_ms
 
 WORKERS: Final = 1
-"""The fastest of 1, 2, 4 and 8 threads here: they take turns at the database's one lock."""
+"""Faster than 2, 4 or 8 threads: they take turns at the database's one lock."""
 POLL_S: Final = 0.01
 
 
