@@ -56,7 +56,7 @@ lock: $(VENV)/.dev ## choose versions anew: requirements/*.txt, and the peers' i
 	for list in bench/peers/*.in; do $(LOCK) $$list --output-file $${list%.in}.txt || exit 1; done
 
 clean: ## remove what was built, .venv included; never the state in .standby/
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) bench/.venvs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an install is repeated only when its list or the project's own description changed.
