@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Final
 
 import asyncpg
 
@@ -14,7 +15,7 @@ from bench.rounds import Figures, Target, percentile, turns
 from bench.run import Run
 from bench.side import Side
 
-PACE: float = 50
+PACE: Final = 50
 """Orders a second where waits are measured."""
 
 

@@ -18,7 +18,14 @@ from bench.talk import rate
 from standby.store.store import migrate
 from tests.e2e.house import until
 
-SCRIPTED: Final = '[hosts.local]\ndriver = "scripted"\n[pools.default]\nslots_max = {slots}\nmemory_mb = 0\n'
+SCRIPTED: Final = """
+[hosts.local]
+driver = "scripted"
+[pools.default]
+slots_max = {slots}
+memory_mb = 0
+queue_timeout = "10m"
+"""
 COUNT: Final = "statements"
 SUBMIT: Final = b'{"command": ["true"]}'
 
@@ -39,6 +46,12 @@ class Server:
         """Whether nothing waits and nothing runs."""
         pool = self.get("/api/v1/pools/default")
         return int(pool["pending"]) + int(pool["open"]) == 0
+
+    def completed(self) -> float:
+        """How many orders ended well since it was started."""
+        lines = str(self.get("/metrics")).splitlines()
+        ended = [line for line in lines if line.startswith("standby_orders_ended_total")]
+        return sum(float(line.split()[-1]) for line in ended if 'outcome="completed"' in line)
 
     def submit(self, orders: int, callers: int) -> float:
         """Orders a second that so many callers at once submit, each on a connection of its own."""

@@ -5,7 +5,7 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
+import tempfile
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -20,8 +20,9 @@ class Side:
     def __init__(self, module: str, *arguments: str, python: Path | None = None) -> None:
         command = [str(python or sys.executable), "-m", f"bench.{module}", *arguments]
         self.name = module.rpartition(".")[2]
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115 (closed at the exit; a pipe would fill up, as nobody reads it)
         self._process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0
+            command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._said, bufsize=0
         )
 
     def ask(self, verb: str, **arguments: Any) -> dict[str, Any]:
@@ -44,8 +45,9 @@ class Side:
 
     def _last_words(self) -> str:
         self._process.kill()
-        _, said = self._process.communicate()
-        return said.decode(errors="replace")[-4_000:]
+        self._process.wait()
+        self._said.seek(0)
+        return self._said.read().decode(errors="replace")[-4_000:]
 
     def __enter__(self) -> Self:
         return self
@@ -56,8 +58,5 @@ class Side:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-
-
-def about(sides: Sequence[Side]) -> dict[str, str]:
-    """Name -> version of what each side runs."""
-    return {name: version for side in sides for name, version in side.ask("about").items()}
+        finally:
+            self._said.close()

@@ -2,15 +2,16 @@
 
 import time
 from functools import partial
+from typing import Final
 
 from bench.rounds import Better, Figures, Target, turns
 from bench.run import Run
 from bench.server import SCRIPTED, Server, server
 from tests.e2e.house import until
 
-SETTLE_S: float = 3
+SETTLE_S: Final = 3
 """After its start, and after its work: leases, first looks, the log of the last run."""
-CALLERS: int = 32
+CALLERS: Final = 32
 
 
 def http(run: Run, engine: str) -> list[Figures]:
@@ -59,6 +60,7 @@ def memory(run: Run) -> list[Figures]:
         began = time.monotonic()
         late = _after(here, many - few)
         served = (many - few) / (time.monotonic() - began - SETTLE_S)
+        assert here.completed() == many, f"only {here.completed():,.0f} of {many:,} orders ended well"
     return [
         Figures(
             name=f"memory after {many:,} orders, {kind.upper()}",
