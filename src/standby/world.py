@@ -16,6 +16,7 @@ from standby.store.contract import Store
 
 JUMP_MS = 5_000
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
 class Clock(Protocol):
@@ -86,15 +87,12 @@ class Ids:
 
     def short(self) -> str:
         """A new id for a change or an instance."""
-        return _letters(int.from_bytes(self._chance(10), "big"), 16)
+        return self._chance(8).hex()
 
 
 def _letters(value: int, length: int) -> str:
-    out = []
-    for _ in range(length):
-        value, digit = divmod(value, 32)
-        out.append(_ALPHABET[digit])
-    return "".join(reversed(out))
+    """The lowest bits, five a letter; `length` is even."""
+    return "".join([_PAIRS[(value >> shift) & 1023] for shift in range(5 * length - 10, -1, -10)])
 
 
 @dataclass(frozen=True, kw_only=True)

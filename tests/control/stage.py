@@ -118,7 +118,7 @@ class Stage:
             if renew:
                 await self.store.renew_leases(self.owner, ["local"], self.world.config.lease_ms)
                 self.hold.renewed(self.clock.monotonic(), self.world.config.lease_ms)
-            leader.hint()
+            leader.hint(frozenset({"default"}))
             await leader.step()
             await self.answers()
 

@@ -31,5 +31,5 @@ async def test_many_concurrent_steps_on_an_empty_pool_of_ten_make_ten_slots_and_
 
 
 async def _one_step(leader: HostStep) -> None:
-    leader.hint()
+    leader.hint(frozenset({"default"}))
     await leader.step()

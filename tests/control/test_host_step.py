@@ -112,7 +112,7 @@ async def test_a_claim_whose_start_was_never_sent_is_commanded_again_by_the_next
     await stage.submit()
     await stage.steps(leader, 4)
     order_id = await stage.submit({"run_ms": 100})
-    leader.hint()
+    leader.hint(frozenset({"default"}))
     await leader.step()
     await leader.close(0)  # killed between the claim and its call
     stage.platform.copies.clear()
@@ -214,7 +214,7 @@ async def test_a_pause_that_the_leader_has_not_seen_yet_still_stops_its_claim() 
     await stage.steps(leader, 5)
     order_id = await stage.submit()
     await _mode(stage, Mode.PAUSED)
-    leader._reload = False  # it decides on what it read before the pause
+    leader._book.reload = False  # it decides on what it read before the pause
     await leader.step()
     assert (await stage.order(order_id)).state is S.PENDING
 
@@ -351,7 +351,7 @@ async def test_a_leader_whose_changes_are_always_refused_slows_down() -> None:
 
     stage.store.save = refuse  # type: ignore[method-assign]
     for _ in range(8):
-        leader.hint()
+        leader.hint(frozenset({"default"}))
         waits.append(await leader.step())
         stage.clock.ms += 100
     assert waits[0] == 0.0 and waits == sorted(waits) and waits[-1] >= 0.5

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from standby.control import host as host_module
 from standby.control.host import HostStep
 from standby.control.lease import Hold
+from standby.control.mirror import Mirror
 from standby.core import admit, judge, lifecycle, size
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
@@ -19,7 +20,6 @@ from standby.drivers.contract import OpenRun
 from standby.drivers.scripted import ScriptedDriver
 from standby.store.contract import Work
 from standby.store.entry import Entry
-from standby.store.reads import Reads
 from standby.store.sqlite_commit import Batch
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -58,8 +58,8 @@ def unreachable_taken_for_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 class _ByOrder(dict[str, Sighting]):
-    def get(self, key: str, default: Any = None) -> Any:
-        return super().get(key.rpartition("-")[0], default)
+    def pop(self, key: str, default: Any = None) -> Any:
+        return super().pop(key.rpartition("-")[0], default)
 
 
 def run_ids_ignored_in_sightings(patch: pytest.MonkeyPatch) -> None:
@@ -91,16 +91,15 @@ def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
 def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
     real = HostStep._claim
 
-    async def claim(self: HostStep, mirror: Any, admissions: Sequence[admit.Admission]) -> None:
+    def claim(self: HostStep, mirror: Any, admissions: Sequence[tuple[admit.Admission, Spec]]) -> None:
         window_ms = self._world.config.command_window_ms
-        specs = await self._world.store.specs([admission.order.id for admission in admissions])
-        for admission in admissions:
-            order, slot, spec = admission.order, admission.slot, specs[admission.order.id]
+        for admission, spec in admissions:
+            order, slot = admission.order, admission.slot
             cause = self._cause(Trigger.ADMIT)
             change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
             assert change.order is not None
             self._hands.start(Work(change.order, spec), slot, {})
-        await real(self, mirror, admissions)
+        real(self, mirror, admissions)
 
     patch.setattr(HostStep, "_claim", claim)
 
@@ -139,8 +138,8 @@ def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
     counters: Counter[str] = Counter()
     real_write = Batch._write
 
-    def write(self: Batch, one: Entry) -> Any:
-        verdict, was, now = real_write(self, one), one.change.order_was, one.order
+    def write(self: Batch, one: Entry, hot: Any) -> Any:
+        verdict, was, now = real_write(self, one, hot), one.change.order_was, one.order
         if self._seq <= 1:
             counters.clear()
         if verdict.saved and now is not None:
@@ -155,12 +154,14 @@ def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
         most: Any = self._get("select running_max from projects where name = ?", one.order.project)
         return most is None or counters[one.order.project] < most
 
-    async def open_by_project(self: Reads) -> Mapping[str, int]:
-        return dict(counters)
+    real_room = Mirror.room
+
+    def room(self: Mirror) -> admit.Room:
+        return replace(real_room(self), project_open=counters)
 
     patch.setattr(Batch, "_write", write)
     patch.setattr(Batch, "_has_room", has_room)
-    patch.setattr(Reads, "open_by_project", open_by_project)
+    patch.setattr(Mirror, "room", room)
 
 
 def wake_hint_needed(patch: pytest.MonkeyPatch) -> None:

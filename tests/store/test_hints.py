@@ -35,7 +35,7 @@ async def test_a_request_is_heard_in_the_same_process_with_its_pool(database: Da
     end()
     await store.save([make.submit()])
 
-    assert ear.heard == [frozenset({"p", "q"}), frozenset()]
+    assert ear.heard == [frozenset({"+p", "+q"}), frozenset()]
 
 
 async def test_a_refused_change_is_not_heard(database: Database) -> None:

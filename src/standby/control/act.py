@@ -1,7 +1,7 @@
 """The hands: driver calls, launched and never awaited by the step. At most one a slot is in flight."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine
 
 import structlog
 
@@ -32,7 +32,7 @@ class Hands:
 
     def __init__(self, driver: Driver, hold: Hold, clock: Clock, wake: Callable[[], None]) -> None:
         self._driver, self._hold, self._clock, self._wake = driver, hold, clock, wake
-        self._calls: dict[str, asyncio.Task[None]] = {}
+        self._calls: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._stops_sent: dict[tuple[str, bool], float] = {}
         self._sightings: list[Sighting] = []
         self._made: list[Made] = []
@@ -72,13 +72,20 @@ class Hands:
     def remove(self, slot: Slot) -> None:
         self._launch(slot.name, self._remove(slot))
 
-    def forget_stops(self, open_runs: set[str]) -> None:
-        """Drop what is remembered of runs that are over."""
-        self._stops_sent = {key: at for key, at in self._stops_sent.items() if key[0] in open_runs}
+    def tidy(self, opened: Container[str]) -> None:
+        """Drop what is remembered of orders that are over, and stop waiting for calls that take too long."""
+        if self._stops_sent:
+            self._stops_sent = {key: at for key, at in self._stops_sent.items() if _order_of(key[0]) in opened}
+        late = self._clock.monotonic() - CALL_TIMEOUT_S
+        for slot, (call, since) in self._calls.items():
+            if since > late:
+                break  # they stand in the order in which they were launched
+            log.info("driver call without an answer", slot=slot, error=f"nothing for {CALL_TIMEOUT_S:.0f} s")
+            call.cancel()
 
     async def close(self, grace_s: float) -> None:
         """Let calls under way finish for a moment, then stop waiting for their answers."""
-        calls = list(self._calls.values())
+        calls = [call for call, _ in self._calls.values()]
         if calls:
             _, late = await asyncio.wait(calls, timeout=grace_s)
             for call in late:
@@ -89,13 +96,12 @@ class Hands:
         if slot in self._calls:
             call.close()
             return False
-        task = asyncio.ensure_future(self._guarded(slot, call))
-        self._calls[slot] = task
+        self._calls[slot] = asyncio.ensure_future(self._guarded(slot, call)), self._clock.monotonic()
         return True
 
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
         try:
-            await asyncio.wait_for(call, CALL_TIMEOUT_S)
+            await call
         except (Unreachable, TimeoutError) as error:
             log.info("driver call without an answer", slot=slot, error=str(error))
         except CommandRefused as refusal:
@@ -140,3 +146,7 @@ class Hands:
         if self._hold.outlives(0):
             await self._driver.remove(slot)
             self._made.append(Made(slot, None, None))
+
+
+def _order_of(run_id: str) -> str:
+    return run_id.rpartition("-")[0]

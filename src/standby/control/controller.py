@@ -164,7 +164,7 @@ class Controller:
         async with contextlib.AsyncExitStack() as stack:
             self._wakes.add(wake)
             stack.callback(self._wakes.discard, wake)
-            stack.callback(self._world.store.listen(lambda pools: step.hint() if pools else None))
+            stack.callback(self._world.store.listen(step.hint))
             if isinstance(driver, Watch) and self._world.config.hints:
                 stack.push_async_callback(_ended, asyncio.create_task(_watch(driver, step.stirred)))
             if isinstance(driver, Logs):

@@ -1,28 +1,36 @@
 """One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
 
+import asyncio
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 import structlog
 
 from standby.control.act import Hands, Made
+from standby.control.ahead import PAGE
+from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.lease import Deposed, Hold
 from standby.control.mirror import Mirror
 from standby.core import admit, judge, lifecycle, places, size
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, Host, Mode, OrderState, Pool, SlotState, Trigger, run_id
+from standby.core.model import Change, EventKind, Host, Mode, OrderState, Pool, SlotState, Spec, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
 from standby.drivers.contract import Driver, OpenRun, Watch
 from standby.seal import SealBroken
-from standby.store.contract import Answer, StoreDown, Work
+from standby.store.contract import Work
 from standby.world import World
 
 log = structlog.get_logger()
 
-PAGE = 500
-"""The most rows of one kind that a step takes on."""
-RELOAD_GAP_S = 0.05
-"""Hints make a leader read its rows again at most this often."""
+LOOK_GAP_S = 0.02
+"""A platform that cannot say when something changed is looked at, at most, this often."""
+WAVE = 50
+"""So many ends (or half of the open runs) are judged in a step: their commit is under way while the rest is judged."""
+
+_BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
+"""Intents: something is sent to the platform because of them."""
 
 
 class HostStep:
@@ -31,17 +39,17 @@ class HostStep:
     def __init__(self, world: World, driver: Driver, hold: Hold, actor: str, wake: Callable[[], None]) -> None:
         self._world, self._driver, self._hold, self._actor = world, driver, hold, actor
         self._hands = Hands(driver, hold, world.clock, wake)
+        self._book = Book(world, hold, wake)
         self._wake = wake
-        self._mirror: Mirror | None = None
-        self._seq = -1
-        self._read_at = self._polled_at = float("-inf")
-        self._reload = self._seek = self._stirred = self._waiting = True
+        self._sightings: list[Sighting] = []
+        self._polled_at = self._looked_at = float("-inf")
+        self._stirred = True
         self._stale_steps = 0
 
-    def hint(self) -> None:
-        """Rows of this host's pools changed."""
-        self._reload = self._seek = True
-        self._wake()
+    def hint(self, pools: frozenset[str]) -> None:
+        """Something was asked of these pools; of those that begin with a plus only that more orders be taken in."""
+        if self._book.hint(pools):
+            self._wake()
 
     def stirred(self) -> None:
         """The platform says that a look would show something new."""
@@ -50,12 +58,12 @@ class HostStep:
 
     async def lead(self, identity: str, blocked_since: int | None) -> None:
         """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before a look."""
-        mirror = await self._refresh(poll=True)
+        mirror = await self._book.refresh(poll=True)
         changes = [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
         if blocked_since is not None:
             pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
             changes += [places.block(self._cause(Trigger.LEASE), pool, blocked_since) for pool in pools]
-        await self._save([*changes, *await self._outdated_seats(mirror)])
+        await self._book.save([*changes, *await self._outdated_seats(mirror)])
 
     async def _outdated_seats(self, mirror: Mirror) -> list[Change]:
         """Give up free seats of an earlier platform: a run sent there would only be found absent."""
@@ -79,52 +87,47 @@ class HostStep:
         poll = clock.monotonic() - self._polled_at >= poll_s
         if poll:
             self._polled_at = clock.monotonic()
-        mirror = await self._refresh(poll=poll)
+        mirror = await self._book.refresh(poll=poll)
         sightings, made = self._hands.reports()
-        look = poll or self._stirred or not isinstance(self._driver, Watch)
-        looked = await self._look(mirror) if look else None
-        await self._judge(mirror, [*sightings, *(looked or ())], looked=looked is not None)
+        looked = await self._look(mirror) if poll or self._should_look() else None
+        left = await self._judge(mirror, [*self._sightings, *sightings, *(looked or ())], looked=looked is not None)
+        self._sightings = left
         await self._settle_slots(mirror, made)
         again = False
         if mirror.host.unreachable_since is None:
             await self._open_gates(mirror)
             await self._admit(mirror, poll=poll)
-            again = await self._deadlines(mirror) if poll and self._waiting else False
+            again = await self._deadlines(mirror) if poll and self._book.waiting else False
         self._act(mirror)
         if not mirror.fresh:
             # somebody else was first: at once, but ever more slowly if that goes on
             self._stale_steps += 1
             return min(0.01 * 2 ** min(self._stale_steps, 16), poll_s) if self._stale_steps > 1 else 0.0
         self._stale_steps = 0
-        if again:
+        if again or left:
             return 0.0
-        if self._reload:
+        if self._book.reload:
             return RELOAD_GAP_S
         return max(0.0, self._polled_at + poll_s - clock.monotonic())
 
     async def close(self, grace_s: float) -> None:
-        """Stop waiting for calls under way; the work itself goes on."""
+        """Stop waiting for saves and calls under way; the work itself goes on."""
+        with contextlib.suppress(Exception):
+            async with asyncio.timeout(grace_s):
+                await self._book.settle()
         await self._hands.close(grace_s)
 
     # reading
 
-    async def _refresh(self, *, poll: bool) -> Mirror:
-        clock, store = self._world.clock, self._world.store
-        stale = self._mirror is None or not self._mirror.fresh
-        if self._reload and clock.monotonic() - self._read_at >= RELOAD_GAP_S:
-            stale = True
-        if stale or poll:
-            seq = await store.last_seq()
-            if stale or seq != self._seq:
-                self._reload = False
-                self._mirror = await Mirror.read(store, self._hold.host)
-                self._seq, self._read_at, self._waiting, self._seek = seq, clock.monotonic(), True, True
-        assert self._mirror is not None
-        return self._mirror
+    def _should_look(self) -> bool:
+        if isinstance(self._driver, Watch):
+            return self._stirred
+        return self._world.clock.monotonic() - self._looked_at >= LOOK_GAP_S
 
     async def _look(self, mirror: Mirror) -> Sequence[Sighting] | None:
         """Ask the platform; null when it could not be asked, or is not the one this host is known to be."""
         self._stirred = False
+        self._looked_at = self._world.clock.monotonic()
         runs = [
             OpenRun(
                 run_id=run_id(run.order),
@@ -144,9 +147,9 @@ class HostStep:
             return None
         if mirror.host.identity is None:
             lead = places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)
-            await self._save([lead, *await self._outdated_seats(mirror)])
+            await self._book.save([lead, *await self._outdated_seats(mirror)])
         elif mirror.host.unreachable_since is not None:
-            await self._save([places.host_reachable(self._cause(Trigger.LOOK), mirror.host)])
+            await self._book.save([places.host_reachable(self._cause(Trigger.LOOK), mirror.host)])
         return seen
 
     async def _away(self, mirror: Mirror, error: str) -> None:
@@ -158,7 +161,7 @@ class HostStep:
         since = host.unreachable_since or self._world.clock.now()
         pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
         changes += [places.block(self._cause(Trigger.LOOK), pool, since) for pool in pools]
-        await self._save(changes)
+        await self._book.save(changes)
 
     # deciding
 
@@ -166,7 +169,8 @@ class HostStep:
         """Only by a clock that did not jump, and while this leader certainly leads: its absence is nobody's fault."""
         return self._world.clock.steady and self._hold.outlives(0)
 
-    async def _judge(self, mirror: Mirror, sightings: Iterable[Sighting], *, looked: bool) -> None:
+    async def _judge(self, mirror: Mirror, sightings: Iterable[Sighting], *, looked: bool) -> list[Sighting]:
+        """What the sightings and the time call for. Returns the sightings that are left for the next step."""
         rules = judge.Rules(
             window_ms=self._world.config.command_window_ms,
             lag_ms=self._driver.lag_ms,
@@ -175,20 +179,32 @@ class HostStep:
         )
         seen = _best(sightings)
         timely = looked and self._may_judge_by_age()
-        changes: list[Change] = []
+        most = max(WAVE, len(mirror.opened) // 2)
+        found: list[Change] = []
         for run in mirror.open_runs():
-            sighting = seen.get(run_id(run.order))
+            if len(found) == most:
+                break
+            sighting = seen.pop(run_id(run.order), None)
             change = None
             if sighting is not None:
                 change = judge.judge(self._cause(Trigger.LOOK), run, sighting, rules)
-            if change is None:
+            if change is None and mirror.host.dead_at is not None:
                 change = judge.declared_dead(self._cause(Trigger.REQUEST), run, sighting, mirror.host, rules)
-            if change is None and timely:
+            if change is None and timely and run.order.deadline is not None:
                 change = judge.overdue(self._cause(Trigger.DEADLINE), run)
             if change is not None:
-                changes.append(change)
-        await self._save(changes)
-        again = [change.order.id for change in changes if change.kind is lifecycle.K.ORDER_RECOMMANDED and change.order]
+                found.append(change)
+        await self._save_judged(mirror, found)
+        return list(seen.values()) if len(found) == most else []
+
+    async def _save_judged(self, mirror: Mirror, changes: Sequence[Change]) -> None:
+        # what has an effect outside is saved before anybody acts on it; the rest may be built upon meanwhile
+        others = [change for change in changes if change.kind not in _BEFORE_EFFECT]
+        for change in others:
+            mirror.send(change)
+        self._book.send(others)
+        before = await self._book.save([change for change in changes if change.kind in _BEFORE_EFFECT])
+        again = [change.order.id for change in before if change.kind is EventKind.ORDER_RECOMMANDED and change.order]
         await self._start([mirror.opened[order_id] for order_id in again if order_id in mirror.opened], mirror)
 
     async def _settle_slots(self, mirror: Mirror, reports: Sequence[Made]) -> None:
@@ -204,7 +220,7 @@ class HostStep:
                 changes.append(lifecycle.slot_made(cause, slot, made.incarnation))
             else:
                 changes.append(lifecycle.slot_gone(cause, slot))
-        await self._save(changes)
+        await self._book.save(changes)
 
     async def _open_gates(self, mirror: Mirror) -> None:
         """Start or stop the clocks of waiting orders: they run only while the pool could serve them."""
@@ -215,7 +231,7 @@ class HostStep:
                 changes.append(places.unblock(self._cause(Trigger.LOOK), pool))
             elif not serves and pool.blocked_since is None:
                 changes.append(places.block(self._cause(Trigger.REQUEST), pool, _closed_since(mirror, pool)))
-        await self._save(changes)
+        await self._book.save(changes)
 
     async def _deadlines(self, mirror: Mirror) -> bool:
         """Queue what is due, expire what waited too long. Returns whether a page was full."""
@@ -230,52 +246,50 @@ class HostStep:
                 expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE)
                 changes += [lifecycle.expire(self._cause(Trigger.DEADLINE), order) for order in expired]
                 full = full or len(expired) == PAGE
-        queued = await self._save(changes)
-        self._seek = self._seek or bool(queued)
-        self._waiting = await store.waiting(list(mirror.pools))
+        queued = await self._book.save(changes)
+        if queued:
+            self._book.ahead.forget()
+            self._book.seek = True
+        self._book.waiting = False  # before the question: what is saved meanwhile sets it again
+        if await store.waiting(list(mirror.pools)):
+            self._book.waiting = True
         return full or bool(queued)
 
     async def _admit(self, mirror: Mirror, *, poll: bool) -> None:
         wanted: dict[str, int] = {}
-        if poll or self._seek:
+        if poll or self._book.seek:
             room = mirror.room()
             most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
-            waiting = [
-                order
+            waiting = {
+                work.order.id: work
                 for name, count in most.items()
                 if count > 0
-                for order in await self._world.store.candidates(name, min(count, PAGE), mirror.host.memory_mb)
-            ]
-            plan = admit.admit(room, waiting)
+                for work in await self._book.ahead.heads(name, min(count, PAGE), mirror.host.memory_mb)
+            }
+            plan = admit.admit(room, [work.order for work in waiting.values()])
             wanted = dict(plan.wanted)
             # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
-            self._seek = bool(waiting) or 0 in most.values()
-            await self._claim(mirror, plan.admissions)
+            self._book.seek = bool(waiting) or 0 in most.values()
+            self._claim(mirror, [(admission, waiting[admission.order.id].spec) for admission in plan.admissions])
         installation = self._world.config.installation
-        await self._save(size.size(lambda: self._cause(Trigger.SIZE), mirror.room(), wanted, installation))
+        await self._book.save(size.size(lambda: self._cause(Trigger.SIZE), mirror.room(), wanted, installation))
 
-    async def _claim(self, mirror: Mirror, admissions: Sequence[admit.Admission]) -> None:
-        if not admissions:
-            return
+    def _claim(self, mirror: Mirror, admissions: Sequence[tuple[admit.Admission, Spec]]) -> None:
         window_ms = self._world.config.command_window_ms
-        if not self._hold.outlives(window_ms):
+        if not admissions or not self._hold.outlives(window_ms):
             return
-        specs = await self._world.store.specs([admission.order.id for admission in admissions])
-        pairs: list[tuple[Change, Work]] = []
-        for admission in admissions:
-            spec = specs.get(admission.order.id)
-            if spec is None:
-                continue
-            pool = mirror.pools[admission.order.pool]
+        claims: list[Change] = []
+        for admission, spec in admissions:
+            order, pool = admission.order, mirror.pools[admission.order.pool]
             cause = self._cause(Trigger.ADMIT)
-            change = lifecycle.claim(cause, admission.order, spec, admission.slot, pool, mirror.host, window_ms)
-            pairs.append((change, Work(admission.order, spec)))
-        saved = {change.id for change in await self._save([change for change, _ in pairs])}
-        for change, work in pairs:
-            if change.id in saved:
-                mirror.claimed(change, work)
-        fresh = [mirror.opened[work.order.id] for change, work in pairs if change.id in saved]
-        await self._start(fresh, mirror)
+            claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, mirror.host, window_ms))
+        works = {claim.id: mirror.claimed(claim, spec) for claim, (_, spec) in zip(claims, admissions, strict=True)}
+        self._book.ahead.drop(admission.order for admission, _ in admissions)
+
+        async def start(saved: Sequence[Change]) -> None:
+            await self._start([works[change.id] for change in saved], mirror)
+
+        self._book.send(claims, start)
 
     # acting
 
@@ -296,56 +310,25 @@ class HostStep:
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
-        for run in mirror.open_runs():
-            if run.order.state is OrderState.STOPPING:
-                forced = run.order.deadline is not None and now >= run.order.deadline
-                self._hands.stop(run.order, run.slot, force=forced)
+        for work in mirror.opened.values():
+            order = work.order
+            if order.state is OrderState.STOPPING and order.slot in mirror.slots:
+                forced = order.deadline is not None and now >= order.deadline
+                self._hands.stop(order, mirror.slots[order.slot], force=forced)
         for slot in mirror.slots.values():
             match slot.state:
+                case SlotState.IDLE | SlotState.ERROR:
+                    pass
                 case SlotState.CREATING:
                     self._hands.make(slot, clean=False)
                 case SlotState.CLEANING:
                     self._hands.make(slot, clean=True)
                 case SlotState.REMOVING:
                     self._hands.remove(slot)
-                case SlotState.IDLE | SlotState.ERROR:
-                    pass
-        self._hands.forget_stops({run_id(work.order) for work in mirror.opened.values()})
-
-    # saving
+        self._hands.tidy(mirror.opened)
 
     def _cause(self, trigger: Trigger) -> Cause:
         return self._world.cause(trigger, self._actor, self._hold.key)
-
-    async def _save(self, changes: Sequence[Change]) -> list[Change]:
-        """Save, lay what was saved over the mirror, and have it read again where somebody else was first."""
-        if not changes:
-            return []
-        mirror = self._mirror
-        assert mirror is not None
-        try:
-            verdicts = await self._world.store.save(changes)
-        except StoreDown:
-            mirror.fresh = False
-            raise
-        if any(verdict.answer is Answer.DEPOSED for verdict in verdicts):
-            self._hold.give_up()
-            raise Deposed(f"host {self._hold.host} is led by somebody else")
-        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
-        for change in saved:
-            mirror.apply(change)
-            if change.order is not None and change.order.due_at is not None:
-                self._waiting = True
-        self._count(verdict.seq for verdict in verdicts)
-        if len(saved) < len(changes):
-            mirror.fresh = False
-        return saved
-
-    def _count(self, seqs: Iterable[int | None]) -> None:
-        """Follow the event numbers as long as they are all this leader's own."""
-        for seq in sorted(seq for seq in seqs if seq is not None):
-            if seq == self._seq + 1:
-                self._seq = seq
 
 
 def another_platform(host: Host, identity: str) -> str:

@@ -19,29 +19,24 @@ class LogStep:
     async def step(self) -> bool:
         """Store what is new. Returns whether there was anything."""
         kept = list(await self._driver.unstored())
-        self._tails = {run: tail for run, tail in self._tails.items() if run in set(kept)}
+        known = frozenset(kept)
+        self._tails = {run: tail for run, tail in self._tails.items() if run in known}
         moved = False
         for start in range(0, len(kept), BATCH):
             moved = await self._carry(kept[start : start + BATCH]) or moved
         return moved
 
     async def _carry(self, runs: list[str]) -> bool:
-        await self._learn([run for run in runs if run not in self._tails])
+        for run in runs:
+            # if more is stored of it, the first chunk is ignored and the store says how far it is
+            self._tails.setdefault(run, LogTail(run_id=run, next_line=0, cursor="", closed=False))
         open_tails = [self._tails[run] for run in runs if not self._tails[run].closed]
         pieces = await self._driver.logs({tail.run_id: tail.cursor for tail in open_tails}) if open_tails else []
         chunks = [self._chunk(piece) for piece in pieces if piece.lines or piece.closed]
         if chunks:
-            await self._store.append_logs(chunks, self._cap_bytes)
-            await self._learn([chunk.run_id for chunk in chunks])
+            self._tails.update(await self._store.append_logs(chunks, self._cap_bytes))
         await self._forget([run for run in runs if self._tails[run].closed])
         return bool(chunks)
-
-    async def _learn(self, runs: list[str]) -> None:
-        """How far runs are stored, by the store's own word: a rival may have been first."""
-        if runs:
-            known = await self._store.log_tails(runs)
-            for run in runs:
-                self._tails[run] = known.get(run) or LogTail(run_id=run, next_line=0, cursor="", closed=False)
 
     def _chunk(self, piece: LogPiece) -> LogChunk:
         return LogChunk(
@@ -58,8 +53,6 @@ class LogStep:
         """Only what the store itself says: the outcome is a row of history and the log is there to its end."""
         if not runs:
             return
-        tails = await self._store.log_tails(runs)
         ended = await self._store.ended_runs(runs)
-        done = [run for run in runs if run in ended and run in tails and tails[run].closed]
-        if done:
-            await self._driver.forget(done)
+        if ended:
+            await self._driver.forget(sorted(ended))

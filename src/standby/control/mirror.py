@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from standby.core.admit import Room
 from standby.core.judge import Open
-from standby.core.model import OPEN, Change, Host, Pool, Project, Slot
+from standby.core.model import OPEN, Change, Host, Order, Pool, Project, Slot, Spec
 from standby.store.contract import Store, Work
 
 
@@ -20,6 +20,9 @@ class Mirror:
     opened: dict[str, Work]
     projects: dict[str, Project]
     project_open: dict[str, int]
+    ending: dict[str, Order] = field(default_factory=dict)
+    """Orders whose end is decided and not yet saved: their slots may be built upon, their memory and their place in a
+    limit may not, because only a slot is guarded by a version."""
     fresh: bool = field(default=True)
     """False once something suggests that others wrote."""
 
@@ -39,6 +42,11 @@ class Mirror:
             project_open=dict(await store.open_by_project()) if limited else {},
         )
 
+    @property
+    def limited(self) -> bool:
+        """Whether anything but slots holds orders back."""
+        return self.host.memory_mb is not None or any(each.running_max is not None for each in self.projects.values())
+
     def room(self) -> Room:
         """What admission is decided from."""
         return Room(
@@ -46,6 +54,7 @@ class Mirror:
             pools=self.pools,
             slots=list(self.slots.values()),
             opened=[work.order for work in self.opened.values()],
+            ending=list(self.ending.values()),
             project_open=self.project_open,
             project_max={name: project.running_max for name, project in self.projects.items()},
         )
@@ -74,6 +83,20 @@ class Mirror:
         elif change.slot_was is not None:
             self.slots.pop(change.slot_was.name, None)
 
+    def settled(self, change: Change) -> None:
+        """An end that was laid over the rows before it was saved, is."""
+        order = None if change.order is None else self.ending.pop(change.order.id, None)
+        if order is not None:
+            self._count(order.project, -1)
+
+    def send(self, change: Change) -> None:
+        """Lay a change over the rows that is yet to be saved."""
+        was = change.order_was
+        if was is not None and was.id in self.opened and change.order is not None and change.order.state not in OPEN:
+            self.ending[was.id] = was
+            self._count(was.project, 1)  # taken back when it is settled
+        self.apply(change)
+
     def _apply_order(self, change: Change) -> None:
         order, was = change.order, change.order_was
         if order is None or was is None:
@@ -85,11 +108,13 @@ class Mirror:
         elif self.opened.pop(order.id, None) is not None:
             self._count(order.project, -1)
 
-    def claimed(self, change: Change, work: Work) -> None:
-        """Lay a saved claim over the rows."""
+    def claimed(self, change: Change, spec: Spec) -> Work:
+        """Lay a claim over the rows; returns the order as it is with it."""
         assert change.order is not None and change.order_was is not None
-        self.opened[change.order.id] = Work(replace(change.order, version=change.order_was.version + 1), work.spec)
+        work = Work(replace(change.order, version=change.order_was.version + 1), spec)
+        self.opened[change.order.id] = work
         self._count(change.order.project, 1)
+        return work
 
     def _count(self, project: str, by: int) -> None:
         if self.project_open or project in self.projects:

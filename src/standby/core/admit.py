@@ -1,13 +1,15 @@
 """Which waiting orders get which slots now, and how many slots are wanted. Pure: rows in, a plan out."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 from msgspec import Struct
 
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
 
 
-class Room(Struct, frozen=True, kw_only=True):
+class Room(Struct, frozen=True, kw_only=True, dict=True):
     """What a host's leader knows when it admits."""
 
     host: Host
@@ -16,8 +18,29 @@ class Room(Struct, frozen=True, kw_only=True):
     """All slots of the host."""
     opened: Sequence[Order]
     """Orders with an open run on the host."""
+    ending: Sequence[Order] = ()
+    """Orders whose end is not saved yet: they hold no slot, but their memory."""
     project_open: Mapping[str, int]
     project_max: Mapping[str, int | None]
+
+    @cached_property
+    def free(self) -> Mapping[str, Sequence[Slot]]:
+        """Idle and unheld slots by pool, the best last: never used first, then least recently used."""
+        held = {order.slot for order in self.opened}
+        free: dict[str, list[Slot]] = {name: [] for name in self.pools}
+        for slot in self.slots:
+            if slot.state is SlotState.IDLE and slot.name not in held and slot.pool in free:
+                free[slot.pool].append(slot)
+        for slots in free.values():
+            slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name), reverse=True)
+        return free
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """How many more orders a pool could take with slots that are being made or may still be made."""
+        there = Counter(slot.pool for slot in self.slots)
+        coming = Counter(slot.pool for slot in self.slots if slot.state in (SlotState.CREATING, SlotState.CLEANING))
+        return {name: coming[name] + max(0, pool.settings.slots_max - there[name]) for name, pool in self.pools.items()}
 
 
 class Admission(Struct, frozen=True):
@@ -38,10 +61,11 @@ def serves(host: Host, pool: Pool) -> bool:
 
 def admit(room: Room, waiting: Sequence[Order]) -> Plan:
     """Give free slots to waiting orders by (rank, id); nobody overtakes one that only waits for memory."""
-    free = _free_by_pool(room)
-    places = {name: _places_left(room, pool) for name, pool in room.pools.items()}
+    serving = {name for name, pool in room.pools.items() if serves(room.host, pool)}
+    free = {name: list(room.free[name]) for name in serving}
+    places = {name: room.places[name] for name in serving}
     memory = room.host.memory_mb
-    used = sum(order.memory_mb for order in room.opened)
+    used = sum(order.memory_mb for order in room.opened) + sum(order.memory_mb for order in room.ending)
     opened = dict(room.project_open)
     admissions: list[Admission] = []
     wanted: dict[str, int] = {}
@@ -65,30 +89,6 @@ def admit(room: Room, waiting: Sequence[Order]) -> Plan:
     return Plan(admissions, wanted)
 
 
-def _free_by_pool(room: Room) -> dict[str, list[Slot]]:
-    """Idle and unheld slots of the pools that serve, the best last: never used first, then least recently used."""
-    held = {order.slot for order in room.opened}
-    free: dict[str, list[Slot]] = {}
-    for slot in sorted(room.slots, key=lambda slot: (slot.last_used_at or 0, slot.name), reverse=True):
-        pool = room.pools.get(slot.pool)
-        if pool is not None and serves(room.host, pool) and slot.state is SlotState.IDLE and slot.name not in held:
-            free.setdefault(slot.pool, []).append(slot)
-    return free
-
-
 def takes(room: Room, pool: Pool) -> int:
     """How many orders at the most this pool could take now, with the slots it has and those it may make."""
-    if not serves(room.host, pool):
-        return 0
-    held = {order.slot for order in room.opened}
-    idle = sum(slot.pool == pool.name and slot.state is SlotState.IDLE and slot.name not in held for slot in room.slots)
-    return idle + _places_left(room, pool)
-
-
-def _places_left(room: Room, pool: Pool) -> int:
-    """How many more orders the pool could take with slots that are being made or may still be made."""
-    if not serves(room.host, pool):
-        return 0
-    mine = [slot for slot in room.slots if slot.pool == pool.name]
-    coming = sum(slot.state in (SlotState.CREATING, SlotState.CLEANING) for slot in mine)
-    return coming + max(0, pool.settings.slots_max - len(mine))
+    return len(room.free[pool.name]) + room.places[pool.name] if serves(room.host, pool) else 0

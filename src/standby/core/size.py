@@ -19,6 +19,8 @@ def size(cause: Callable[[], Cause], room: Room, wanted: Mapping[str, int], inst
     changes: list[Change] = []
     held = {order.slot for order in room.opened}
     for pool in room.pools.values():
+        if not wanted.get(pool.name) and _rests(room, pool):
+            continue
         mine = [slot for slot in room.slots if slot.pool == pool.name]
         coming = sum(slot.state in (SlotState.CREATING, SlotState.CLEANING) for slot in mine)
         lacking = max(0, wanted.get(pool.name, 0) - coming)
@@ -26,6 +28,14 @@ def size(cause: Callable[[], Cause], room: Room, wanted: Mapping[str, int], inst
         changes += [lifecycle.create_slot(cause(), name, pool) for name in names]
         changes += _tend(cause, room, pool, [slot for slot in mine if slot.name not in held])
     return changes
+
+
+def _rests(room: Room, pool: Pool) -> bool:
+    """Whether nothing is to be done about the slots a pool has: the usual case, on the hot path."""
+    if Mode.DRAINING in (room.host.mode, pool.mode):
+        return False
+    states = [slot.state for slot in room.slots if slot.pool == pool.name]
+    return len(states) <= pool.settings.slots_max and SlotState.ERROR not in states
 
 
 def _free_names(installation: str, pool: Pool, mine: Sequence[Slot], lacking: int) -> list[str]:

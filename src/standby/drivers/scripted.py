@@ -5,7 +5,9 @@
 It has no timers: what a copy is doing is computed from the passed clock at each look.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
@@ -16,7 +18,10 @@ from standby.core.model import Slot
 from standby.drivers.contract import CommandRefused, Exit, LogLine, LogPiece, OpenRun, Seen, Sighting, Start
 
 Ms = Annotated[int, Meta(ge=0)]
+End = tuple[int, Exit | None]
 _LINES_A_CALL: Final = 1000
+_FORGOTTEN_MS: Final = 5_000
+_ORDERS_KEPT: Final = 10_000
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -68,6 +73,10 @@ class Copy(Struct, kw_only=True):
     incarnation: str
     script: Script
     commanded_at: int
+    start_until: int
+    """Until when its start may arrive once more."""
+    planned: End | None
+    """When and how it ends if nobody interferes."""
     asked_at: int | None = None
     forced_at: int | None = None
     removed_at: int | None = None
@@ -80,9 +89,9 @@ class Copy(Struct, kw_only=True):
         """What is really the case at that time."""
         if at < self.commanded_at:
             return Seen.FRESH, None
-        over_at, exit_ = min(self._ends(), key=lambda end: end[0], default=(None, None))
-        if over_at is not None and over_at <= at:
-            return (Seen.ABSENT, None) if exit_ is None else (Seen.STOPPED, exit_)
+        end = self.end
+        if end is not None and end[0] <= at:
+            return (Seen.ABSENT, None) if end[1] is None else (Seen.STOPPED, end[1])
         return (Seen.STARTING if at < self.ready_at else Seen.READY), None
 
     def alive(self, at: int) -> bool:
@@ -90,29 +99,36 @@ class Copy(Struct, kw_only=True):
 
     def began(self, at: int) -> bool:
         """Whether it was ever ready."""
-        return (
-            at >= self.ready_at
-            and self.script.start_error is None
-            and all(end >= self.ready_at for end, _ in self._ends())
-        )
+        end = self.end
+        ever = self.script.start_error is None and (end is None or end[0] >= self.ready_at)
+        return ever and at >= self.ready_at
 
-    def _ends(self) -> list[tuple[int, Exit | None]]:
-        """Everything that ends it, with how; the earliest counts. No exit means that nothing of it is left."""
-        script = self.script
-        ends: list[tuple[int, Exit | None]] = []
+    @property
+    def end(self) -> End | None:
+        """When and how it ends, as things stand; the earliest end counts. No exit means that nothing of it is left."""
+        if self.removed_at is self.asked_at is self.forced_at is None:
+            return self.planned
+        ends = [] if self.planned is None else [self.planned]
         if self.removed_at is not None:
             ends.append((self.removed_at, None))
-        if script.vanish_after_ms is not None:
-            ends.append((self.commanded_at + script.vanish_after_ms, None))
-        if script.start_error is not None:
-            ends.append((self.ready_at, Exit(start_error=script.start_error)))
-        elif script.run_ms is not None:
-            ends.append((self.ready_at + script.run_ms, _natural(script)))
         if self.forced_at is not None:
             ends.append((self.forced_at, Exit(signal=9)))
-        if self.asked_at is not None and not script.ignore_stop:
-            ends.append((self.asked_at + script.stop_ms, Exit(signal=15)))
-        return ends
+        if self.asked_at is not None and not self.script.ignore_stop:
+            ends.append((self.asked_at + self.script.stop_ms, Exit(signal=15)))
+        return min(ends, key=lambda end: end[0], default=None)
+
+
+def _planned(script: Script, commanded_at: int) -> End | None:
+    """The end that the script itself brings."""
+    ready_at = commanded_at + script.create_ms + script.start_ms
+    ends: list[End] = []
+    if script.vanish_after_ms is not None:
+        ends.append((commanded_at + script.vanish_after_ms, None))
+    if script.start_error is not None:
+        ends.append((ready_at, Exit(start_error=script.start_error)))
+    elif script.run_ms is not None:
+        ends.append((ready_at + script.run_ms, _natural(script)))
+    return min(ends, key=lambda end: end[0], default=None)
 
 
 def _natural(script: Script) -> Exit:
@@ -133,13 +149,16 @@ class ScriptedPlatform:
         self.refuses_creates = 0
         """How many of the next places cannot be made."""
         self.copies: dict[str, Copy] = {}
-        self.forgotten: set[str] = set()
+        self.forgotten: dict[str, int] = {}
+        """Runs that are over, with the time when no start of them can arrive any more: then they are dropped."""
         self.most_copies: dict[str, int] = {}
-        """Order id -> the most copies of it that were ever alive at once."""
+        """Order id -> the most copies of it that were ever alive at once; of the last orders."""
         self.epoch = 0
         self.unreachable_until = 0
         self._places: dict[str, str] = {}
         self._used_by: dict[str, str] = {}
+        self._copies_of: dict[str, list[Copy]] = {}
+        self._forgotten: deque[str] = deque()
         self._made = 0
 
     def check_reachable(self, now: int) -> None:
@@ -164,7 +183,7 @@ class ScriptedPlatform:
         if self._places.get(name) != incarnation or incarnation is None:
             return
         del self._places[name]
-        copy = self.copies.get(self._used_by.get(incarnation, ""))
+        copy = self.copies.get(self._used_by.pop(incarnation, ""))
         if copy is not None and copy.removed_at is None:
             copy.removed_at = now
 
@@ -182,7 +201,7 @@ class ScriptedPlatform:
             raise CommandRefused(f"there is no place {incarnation}")
         if not self.seats and incarnation in self._used_by:
             raise CommandRefused(f"{incarnation} was used before")
-        return self._begin(start, incarnation, now)
+        return self._begin(start, incarnation, until, now)
 
     def stop(self, run_id: str, *, force: bool, epoch: int, now: int) -> None:
         """Ask the run to end, or end it; absence is success."""
@@ -203,23 +222,46 @@ class ScriptedPlatform:
         """All copies that are really alive."""
         return [copy for copy in self.copies.values() if copy.alive(now)]
 
+    def forget(self, run_id: str, now: int) -> None:
+        """Drop an ended copy. Its id is refused for as long as a start of it could still be on its way."""
+        copy = self.copies.pop(run_id)
+        mine = self._copies_of[copy.order_id]
+        mine.remove(copy)
+        if not mine:
+            del self._copies_of[copy.order_id]
+        self.forgotten[run_id] = max(now, copy.start_until) + _FORGOTTEN_MS
+        self._forgotten.append(run_id)
+        while self.forgotten[self._forgotten[0]] < now:
+            del self.forgotten[self._forgotten.popleft()]
+
     def _fence(self, epoch: int) -> None:
         if epoch < self.epoch:
             raise CommandRefused(f"epoch {epoch} is not the newest leader's ({self.epoch})")
         self.epoch = epoch
 
-    def _begin(self, start: Start, incarnation: str, now: int) -> Copy:
+    def _begin(self, start: Start, incarnation: str, until: int, now: int) -> Copy:
         try:
             script = parse(start.spec.payload)
         except Refused as mistake:
             script = Script(start_error=str(mistake))
         order_id = start.order.id
-        copy = Copy(run_id=start.run_id, order_id=order_id, incarnation=incarnation, script=script, commanded_at=now)
+        copy = Copy(
+            run_id=start.run_id,
+            order_id=order_id,
+            incarnation=incarnation,
+            script=script,
+            commanded_at=now,
+            start_until=until,
+            planned=_planned(script, now),
+        )
         self.copies[start.run_id] = copy
         self._used_by[incarnation] = start.run_id
         self.unreachable_until = max(self.unreachable_until, now + script.unreachable_ms)
-        copies = sum(1 for other in self.copies.values() if other.order_id == order_id and other.alive(now))
-        self.most_copies[order_id] = max(copies, self.most_copies.get(order_id, 0))
+        mine = self._copies_of.setdefault(order_id, [])
+        mine.append(copy)
+        self.most_copies[order_id] = max(sum(each.alive(now) for each in mine), self.most_copies.get(order_id, 0))
+        if len(self.most_copies) > _ORDERS_KEPT:
+            self.most_copies = dict(islice(self.most_copies.items(), _ORDERS_KEPT // 2, None))
         return copy
 
 
@@ -296,8 +338,7 @@ class ScriptedDriver:
         live = [run_id for run_id in run_ids if run_id in copies and copies[run_id].alive(now)]
         for run_id in run_ids:
             if run_id in copies and run_id not in live:
-                del copies[run_id]
-                self.platform.forgotten.add(run_id)
+                self.platform.forget(run_id, now)
         if live:
             raise CommandRefused(f"still alive: {', '.join(live)}")
 

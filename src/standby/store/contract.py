@@ -7,7 +7,7 @@ next one. Logs, leases and keys are not changes: they have no version and no eve
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
@@ -26,6 +26,8 @@ from standby.core.model import (
     Slot,
     Spec,
 )
+
+ADDED: Final = "+"
 
 
 class StoreDown(StandbyError):
@@ -134,9 +136,11 @@ class Store(Protocol):
     async def open_orders(self, host: str) -> Sequence[Work]:
         """All orders with an open run on this host's slots."""
 
-    async def candidates(self, pool: str, per_lane: int, memory_max: int | None) -> Sequence[Order]:
-        """Ready orders of a pool that need no more than `memory_max`: the first `per_lane` of each lane by (rank, id),
-        merged by (rank, id)."""
+    async def candidates(
+        self, pool: str, per_lane: int, memory_max: int | None, after: Mapping[str, tuple[int, str]] | None = None
+    ) -> Sequence[Work]:
+        """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id); or of
+        the lanes in `after` only, each from the (rank, id) given there on. A spec that cannot be read is left out."""
 
     async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first."""
@@ -198,9 +202,9 @@ class Store(Protocol):
     async def leases(self) -> Sequence[Lease]: ...
 
     # logs
-    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
+    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> Mapping[str, LogTail]:
         """Store each chunk that begins where the stored log of its run ends; any other is ignored. Oldest chunks of a
-        run over the cap are dropped."""
+        run over the cap are dropped. Returns how far these runs are stored now."""
 
     async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]: ...
     async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
@@ -216,7 +220,7 @@ class Store(Protocol):
     def listen(self, hear: Callable[[frozenset[str]], None]) -> Callable[[], None]:
         """Call `hear` on the event loop after each commit of this process, and for those of other instances where the
         engine can tell. It gets the names of the pools that requests or the configuration touched (perhaps none:
-        something was committed). Only a hint, silent when hints are switched off. Returns what ends the
-        subscription."""
+        something was committed), with ADDED before them where only orders were taken in. Only a hint, silent when
+        hints are switched off. Returns what ends the subscription."""
 
     async def close(self) -> None: ...

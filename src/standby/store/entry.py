@@ -1,17 +1,22 @@
 """A change made ready to be written: its rows with their new versions, its event, the keys it must have to itself."""
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from standby.core.model import Change, Host, Json, Order, Pool, Project, Slot, Trigger
+from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Slot, Trigger
+from standby.store.contract import ADDED
+from standby.store.hot import Hot, hot_kind
 from standby.store.rows import told
 
 Place = Slot | Pool | Host | Project
 Places = tuple[tuple[str, Place | None, Place | None], ...]
 W = TypeVar("W", Order, Slot, Pool, Host, Project)
+
+_HOT_PARTS: Final = frozenset({"order", "slot", "run", "note"})
 
 
 class Entry(Struct, frozen=True):
@@ -35,7 +40,9 @@ class Entry(Struct, frozen=True):
     opens: str | None
     """The project in which it opens a run."""
     asked_in: str | None
-    """The pool that a request or the configuration touched with it."""
+    """The pool that a request or the configuration touched with it; with ADDED before it when an order was taken in."""
+    hot: Hot | None
+    """The narrow statement that writes it."""
 
     @property
     def guarded_pool(self) -> str | None:
@@ -64,7 +71,8 @@ def entry(change: Change) -> Entry:
     pool = _next(change.pool_was, change.pool)
     host = _next(change.host_was, change.host)
     project = _next(change.project_was, change.project)
-    data = encode(_data(change, order, places)).decode()
+    told_of = _data(change, order, places)
+    data = encode(told_of).decode()
     spec_body = None if change.spec is None else encode(change.spec).decode()
     asked = change.trigger is Trigger.REQUEST or change.trigger is Trigger.CONFIG
     return Entry(
@@ -80,8 +88,16 @@ def entry(change: Change) -> Entry:
         writes=_writes(change, places),
         relies_on=_relies_on(change),
         opens=_opens(change),
-        asked_in=_pool_of(change) if asked else None,
+        asked_in=_asked_in(change) if asked else None,
+        hot=_hot(change, told_of, data),
     )
+
+
+def _hot(change: Change, parts: Mapping[str, Json], data: str) -> Hot | None:
+    if change.order_was is None or not parts.keys() <= _HOT_PARTS:
+        return None
+    slot = parts.get("slot")
+    return hot_kind(change, data, parts["order"].keys(), None if slot is None else slot.keys() - {"name"})
 
 
 def _refuse_nonsense(change: Change) -> None:
@@ -174,6 +190,11 @@ def _opens(change: Change) -> str | None:
         return None
     was_open = change.order_was is not None and change.order_was.slot is not None
     return None if was_open else change.order.project
+
+
+def _asked_in(change: Change) -> str | None:
+    pool = _pool_of(change)
+    return f"{ADDED}{pool}" if change.kind is EventKind.ORDER_SUBMITTED else pool
 
 
 def _pool_of(change: Change) -> str | None:

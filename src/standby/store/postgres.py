@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -14,11 +15,12 @@ from standby.core.model import Change, Lease
 from standby.store import postgres_session as session
 from standby.store import queries, rows
 from standby.store.commit import GroupCommit, Unsure, Violated
-from standby.store.contract import Key, LogChunk, StoreDown, Verdict
+from standby.store.contract import Answer, Key, LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
-from standby.store.postgres_batch import SAVE, parameters, verdicts
+from standby.store.postgres_batch import SAVE, hint_text, parameters, verdicts
+from standby.store.postgres_hot import SAVE_HOT, hot_parameters
 from standby.store.reads import Dialect, Param, Reads
 from standby.store.rows import Row
 
@@ -30,6 +32,7 @@ LISTEN_CHECK_S: Final = 30.0
 
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_POSTGRES,
+    candidates_after=queries.CANDIDATES_AFTER_POSTGRES,
     specs=queries.SPECS_POSTGRES,
     envs=queries.ENVS_POSTGRES,
     ended_numbers=queries.ENDED_NUMBERS_POSTGRES,
@@ -45,19 +48,24 @@ RESIGN: Final = """
 update leases l set until = c.now_ms from (select clock_ms() + $2 as now_ms) c
 where l.owner = $1 and l.host = any($3) and l.until > c.now_ms
 """
-APPEND_LOG: Final = """
+APPEND_LOGS: Final = """
 insert into logs as l (run_id, first, count, body, cursor, closed, bytes)
-select $1, $2, $3, $4, $5, $6, $7
-where $2 = coalesce((select first + count from logs where run_id = $1 order by first desc limit 1), 0)
-    and not exists (select 1 from logs where run_id = $1 and closed)
+select u.* from unnest($1::text[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::boolean[], $7::bigint[])
+    as u (run_id, first, count, body, cursor, closed, bytes)
+where u.first = coalesce((select first + count from logs where run_id = u.run_id order by first desc limit 1), 0)
+    and not exists (select 1 from logs where run_id = u.run_id and closed)
+order by u.run_id
 on conflict (run_id, first) do update set count = excluded.count, body = excluded.body, cursor = excluded.cursor,
     closed = excluded.closed, bytes = excluded.bytes
 where l.count = 0 and not l.closed
+returning l.run_id, l.first + l.count, l.cursor, l.closed
 """
-TRIM_LOG: Final = """
-delete from logs where run_id = $1 and first in (
-    select first from (select first, sum(bytes) over (order by first desc) as kept from logs where run_id = $1) k
-    where kept > $2 and first < (select max(first) from logs where run_id = $1))
+TRIM_LOGS: Final = """
+delete from logs l using (
+    select k.run_id, k.first, sum(k.bytes) over w as kept, max(k.first) over (partition by k.run_id) as newest
+    from unnest($1::text[]) u (run_id) join logs k on k.run_id = u.run_id
+    window w as (partition by k.run_id order by k.first desc)) old
+where l.run_id = old.run_id and l.first = old.first and old.kept > $2 and old.first < old.newest
 """
 ADD_KEY: Final = """
 insert into keys (name, hash, created_at) values ($1, $2, $3)
@@ -146,14 +154,35 @@ class PostgresStore(Reads):
     # the writer
 
     async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
-        """One transaction of group commit, in one round trip."""
-        values = parameters(batch, hint=self.hints.on)
+        """One transaction of group commit, in one round trip; a hot change that was not taken gets its exact verdict
+        from a second one."""
+        hot = [one for one in batch if one.hot is not None]
+        others = [one for one in batch if one.hot is None] if hot else batch
+        if not hot:
+            return await self._save_others(batch)
+        hint = hint_text(batch) if self.hints.on else None
+        seqs, *more = await self._call(SAVE_HOT, [*hot_parameters(hot), *parameters(others), hint])
+        saved = {one.change.id: Verdict(Answer.SAVED, seq) for one, seq in zip(hot, seqs, strict=True) if seq}
+        if others:
+            saved.update(zip((one.change.id for one in others), verdicts(*more), strict=True))
+        missed = [one for one in hot if one.change.id not in saved]
+        if missed:
+            saved.update(zip((one.change.id for one in missed), await self._save_others(missed), strict=True))
+        self._last_seq = max(self._last_seq, *(verdict.seq or 0 for verdict in saved.values()))
+        return [saved[one.change.id] for one in batch]
+
+    async def _save_others(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+        answers = await self._call(SAVE, [*parameters(batch), hint_text(batch) if self.hints.on else None])
+        self._last_seq = max(self._last_seq, *answers[1])
+        return verdicts(*answers)
+
+    async def _call(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
         give_up = time.monotonic() + LOCK_WAIT_S
         while True:
             writer = await self._session()
             try:
-                answers, seqs, others = await writer.fetchrow(SAVE, *values)
-                break
+                found: Sequence[Any] = await writer.fetchrow(sql, *values)
+                return found
             except session.lock_not_available() as error:
                 if time.monotonic() > give_up:
                     raise StoreDown("other writers held their lock for too long") from error
@@ -162,8 +191,6 @@ class PostgresStore(Reads):
             except session.transient() as error:
                 self._drop_writer()
                 raise Unsure(repr(error)) from error
-        self._last_seq = max(self._last_seq, *seqs)
-        return verdicts(answers, seqs, others)
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
         """Which changes of a batch are in the history, asked with the writers' lock held."""
@@ -235,18 +262,19 @@ class PostgresStore(Reads):
         """Let this owner's leases of these hosts end now."""
         await self._ask(self._beside, RESIGN, owner, self._offset(), list(hosts))
 
-    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
-        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""
-        try:
-            async with self._beside.acquire() as connection, connection.transaction():
-                ordered = sorted(
-                    chunks, key=lambda chunk: (chunk.run_id, chunk.first)
-                )  # so that rivals cannot deadlock
-                await connection.executemany(APPEND_LOG, [astuple(chunk) for chunk in ordered])
-                runs = sorted({chunk.run_id for chunk in chunks})
-                await connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])
-        except session.transient() as error:
-            raise StoreDown(f"logs could not be stored: {error}") from error
+    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> Mapping[str, LogTail]:
+        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped.
+        Returns how far these runs are stored now."""
+        tails: dict[str, LogTail] = {}
+        for one_each in _rounds(chunks):
+            values = zip(*map(astuple, one_each), strict=True)
+            stored = [rows.log_tail(row) for row in await self._ask(self._beside, APPEND_LOGS, *values)]
+            tails.update((tail.run_id, tail) for tail in stored)
+        if any(chunk.bytes for chunk in chunks):
+            await self._ask(self._beside, TRIM_LOGS, sorted(tails), cap_bytes)
+        # what was not stored had a rival: the store says how far it is
+        ignored = [chunk.run_id for chunk in chunks if chunk.run_id not in tails]
+        return {**tails, **(await self.log_tails(ignored) if ignored else {})}
 
     async def add_key(self, key: Key) -> None:
         """Keep a key; the same name again replaces it."""
@@ -255,6 +283,18 @@ class PostgresStore(Reads):
     async def prune_idempotency(self, before: int, most: int) -> int:
         """Forget first answers older than `before`, at most so many; returns how many."""
         return int((await self._ask(self._beside, PRUNE_IDEMPOTENCY, before, most))[0][0])
+
+
+def _rounds(chunks: Sequence[LogChunk]) -> Iterable[Sequence[LogChunk]]:
+    """The chunks in their order, in as few rounds as it takes to have each run at most once in a round."""
+    rounds: list[dict[str, LogChunk]] = []
+    seen: Counter[str] = Counter()
+    for chunk in chunks:
+        if seen[chunk.run_id] == len(rounds):
+            rounds.append({})
+        rounds[seen[chunk.run_id]][chunk.run_id] = chunk
+        seen[chunk.run_id] += 1
+    return [list(each.values()) for each in rounds]
 
 
 async def _until_lost(listener: session.Connection, lost: asyncio.Event) -> None:

@@ -36,8 +36,8 @@ class Parts(Struct, frozen=True, kw_only=True):
     projects: Tuples
 
 
-def parameters(batch: Sequence[Entry], *, hint: bool) -> tuple[Any, ...]:
-    """What `save_changes` is called with."""
+def parameters(batch: Sequence[Entry]) -> tuple[Any, ...]:
+    """What `save_changes` is called with, but for the hint."""
     parts = Parts(
         changes=[],
         new_orders=[],
@@ -52,7 +52,7 @@ def parameters(batch: Sequence[Entry], *, hint: bool) -> tuple[Any, ...]:
     )
     for n, one in enumerate(batch, 1):
         _add(parts, n, one)
-    return (*astuple(parts), hint_text(batch) if hint else None)
+    return astuple(parts)
 
 
 def verdicts(answers: Sequence[int], seqs: Sequence[int], others: Sequence[str | None]) -> Sequence[Verdict]:

@@ -51,17 +51,18 @@ select s.body, o.* from slots p join orders o on o.slot = p.name join specs s on
 where p.host = $1 order by o.slot
 """
 
-# lanes: a loose index scan, one step for each project that has a ready order in the pool; the heads of each lane
+# candidates: a loose index scan, one step for each project that has a ready order in the pool; the heads of each lane
 CANDIDATES_POSTGRES: Final = """
 with recursive lane (project) as (
     select min(project) from orders where pool = $1 and rank is not null
     union all
     select (select min(n.project) from orders n where n.pool = $1 and n.rank is not null and n.project > lane.project)
     from lane where lane.project is not null)
-select head.* from lane cross join lateral (
+select s.body, head.* from lane cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
         and o.memory_mb <= $3
     order by o.rank, o.id limit $2) head
+join specs s on s.order_id = head.id
 where lane.project is not null order by head.rank, head.id
 """
 
@@ -71,11 +72,35 @@ with recursive lane (project) as (
     union all
     select (select min(n.project) from orders n where n.pool = $1 and n.rank is not null and n.project > lane.project)
     from lane where lane.project is not null)
-select o.* from lane cross join orders o
+select s.body, o.* from lane cross join orders o cross join specs s
 where lane.project is not null and o.id in (
     select h.id from orders h where h.pool = $1 and h.project = lane.project and h.rank is not null
         and h.memory_mb <= $3
     order by h.rank, h.id limit $2)
+    and s.order_id = o.id
+order by o.rank, o.id
+"""
+
+# candidates after: the next ones of known lanes, each from its own place on: what was claimed is not walked again
+CANDIDATES_AFTER_POSTGRES: Final = """
+select s.body, head.*
+from unnest(cast($4 as text[]), cast($5 as bigint[]), cast($6 as text[])) as lane (project, rank, id)
+cross join lateral (
+    select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
+        and (o.rank, o.id) > (lane.rank, lane.id) and o.memory_mb <= $3
+    order by o.rank, o.id limit $2) head
+join specs s on s.order_id = head.id
+order by head.rank, head.id
+"""
+
+CANDIDATES_AFTER_SQLITE: Final = """
+select s.body, o.* from json_each($4) p join json_each($5) r on r.key = p.key join json_each($6) i on i.key = p.key
+cross join orders o cross join specs s
+where o.id in (
+    select h.id from orders h where h.pool = $1 and h.project = p.value and h.rank is not null
+        and (h.rank, h.id) > (r.value, i.value) and h.memory_mb <= $3
+    order by h.rank, h.id limit $2)
+    and s.order_id = o.id
 order by o.rank, o.id
 """
 

@@ -18,13 +18,14 @@ UNLIMITED: Final = 2**62
 FEW: Final = 2_000
 NEVER: Final = 2**62
 
-Param = str | int | None | Sequence[str]
+Param = str | int | None | Sequence[str] | Sequence[int]
 
 
 class Dialect(Struct, frozen=True):
     """The reads whose texts differ between the engines."""
 
     candidates: str
+    candidates_after: str
     specs: str
     envs: str
     ended_numbers: str
@@ -72,10 +73,19 @@ class Reads:
         """All orders with an open run on this host's slots."""
         return [_work(row) for row in await self.fetch(queries.OPEN_ORDERS, host)]
 
-    async def candidates(self, pool: str, per_lane: int, memory_max: int | None) -> Sequence[Order]:
-        """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id)."""
+    async def candidates(
+        self, pool: str, per_lane: int, memory_max: int | None, after: Mapping[str, tuple[int, str]] | None = None
+    ) -> Sequence[Work]:
+        """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id); or of
+        the lanes in `after` only, each from the (rank, id) given there on. A spec that cannot be read is left out."""
         most = UNLIMITED if memory_max is None else memory_max
-        return [rows.order(row) for row in await self.fetch(self.dialect.candidates, pool, per_lane, most)]
+        if after is None:
+            found = await self.fetch(self.dialect.candidates, pool, per_lane, most)
+        else:
+            ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
+            found = await self.fetch(self.dialect.candidates_after, pool, per_lane, most, list(after), ranks, ids)
+        specs = ((rows.spec(row[0]), row) for row in found)
+        return [Work(rows.order(row[1:]), spec) for spec, row in specs if spec is not None]
 
     async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first."""
@@ -190,6 +200,6 @@ class Reads:
 
 
 def _work(row: Row) -> Work:
-    """An order with its spec. One that cannot be read is never claimed (see `specs`), but watched all the same."""
+    """An order with its spec. One that cannot be read is never claimed (see `candidates`), but watched all the same."""
     order = rows.order(row[1:])
     return Work(order, rows.spec(row[0]) or Spec(order_id=order.id))

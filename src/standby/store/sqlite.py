@@ -15,7 +15,7 @@ from msgspec.structs import astuple
 from standby.core.model import Change, Lease
 from standby.store import queries, rows, sqlite_commit
 from standby.store.commit import GroupCommit
-from standby.store.contract import Key, LogChunk, StoreDown, Verdict
+from standby.store.contract import Key, LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
@@ -30,6 +30,7 @@ READ_BUSY_MS: Final = 1_000
 
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
+    candidates_after=queries.CANDIDATES_AFTER_SQLITE,
     specs=queries.SPECS_SQLITE,
     envs=queries.ENVS_SQLITE,
     ended_numbers=queries.ENDED_NUMBERS_SQLITE,
@@ -274,14 +275,19 @@ class SqliteStore(Reads):
         named = encode(hosts).decode()
         await self._write(self._main, lambda line: line.execute(text, (self._clock(), owner, named)).fetchall())
 
-    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> None:
-        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped."""
+    async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> Mapping[str, LogTail]:
+        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped.
+        Returns how far these runs are stored now."""
+        runs = sorted({chunk.run_id for chunk in chunks})
 
-        def append(connection: apsw.Connection) -> None:
+        def append(connection: apsw.Connection) -> Sequence[Row]:
             connection.executemany(APPEND_LOG, (astuple(chunk) for chunk in chunks))
-            connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in {chunk.run_id for chunk in chunks}])
+            if any(chunk.bytes for chunk in chunks):
+                connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])
+            return _fetch(connection, queries.LOG_TAILS_SQLITE, [runs])
 
-        await self._write(self._logs, append)
+        tails = [rows.log_tail(row) for row in await self._write(self._logs, append)]
+        return {tail.run_id: tail for tail in tails}
 
     async def add_key(self, key: Key) -> None:
         """Keep a key; the same name again replaces it."""

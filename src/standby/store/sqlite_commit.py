@@ -10,6 +10,7 @@ from msgspec.structs import astuple
 from standby.store.commit import Unsure, Violated
 from standby.store.contract import Answer, StoreDown, Verdict
 from standby.store.entry import Entry
+from standby.store.hot import Hot
 
 INSERT_ORDER: Final = """
 insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
@@ -22,6 +23,30 @@ update orders set version = ?2, state = ?7, state_since = ?8, attempt = ?9, rank
     dedupe_live = ?13, slot = ?14, incarnation = ?15, handle = ?16, commanded_at = ?17, command_until = ?18,
     ready_at = ?19, deadline = ?20, stop_reason = ?21, reason = ?22, exit_code = ?23, ended_at = ?24
 where id = ?1 and version = ?25
+"""
+CLAIM_ORDER: Final = """
+update orders set version = version + 1, state = 'preparing', state_since = ?2, attempt = ?3, rank = null,
+    queue_due = null, slot = ?4, incarnation = ?5, commanded_at = ?2, command_until = ?6, deadline = ?7
+where id = ?1
+"""
+READY_ORDER: Final = """
+update orders set version = version + 1, state = 'running', state_since = ?2, ready_at = ?2, handle = ?3, deadline = ?4
+where id = ?1
+"""
+END_ORDER: Final = """
+update orders set version = version + 1, state = ?2, state_since = ?3, due_at = ?4, dedupe_live = ?5, slot = null,
+    incarnation = null, handle = null, commanded_at = null, command_until = null, ready_at = null, deadline = null,
+    stop_reason = null, reason = ?6, exit_code = ?7, ended_at = ?8
+where id = ?1
+"""
+USE_SLOT: Final = """
+update slots set version = version + 1, state = ?2, state_since = ?3, uses = uses + 1, last_used_at = ?4 where name = ?1
+"""
+ORDER_VERSIONS: Final = "select id, version from orders where id in (select value from json_each(?))"
+SLOT_VERSIONS: Final = "select name, version from slots where name in (select value from json_each(?))"
+FREE_SLOTS: Final = """
+select name, version from slots where name in (select value from json_each(?)) and state = 'idle'
+    and not exists (select 1 from orders where slot = name)
 """
 INSERT_SPEC: Final = "insert into specs (seq, order_id, pool, project, body) values (?, ?, ?, ?, ?)"
 INSERT_ENV: Final = "insert into envs (order_id, sealed) values (?, ?)"
@@ -95,6 +120,63 @@ def _roll_back(connection: apsw.Connection) -> None:
         connection.execute("rollback")
 
 
+class Moves:
+    """The hot changes of a batch: their rows as they are, and what is to be written, by kind."""
+
+    def __init__(self, cursor: apsw.Cursor, batch: Sequence[Entry]) -> None:
+        self._cursor = cursor
+        self._orders = self._read(ORDER_VERSIONS, [one.order.id for one in batch if one.order is not None])
+        self._free = self._read(FREE_SLOTS, [one.change.guards.slot_free for one in batch if one.hot is Hot.CLAIM])
+        self._held = self._read(SLOT_VERSIONS, [one.slot.name for one in batch if one.slot is not None])
+        self._claims: list[tuple[Value, ...]] = []
+        self._readies: list[tuple[Value, ...]] = []
+        self._ends: list[tuple[Value, ...]] = []
+        self._uses: list[tuple[Value, ...]] = []
+        self._runs: list[tuple[Value, ...]] = []
+
+    def _read(self, sql: str, keys: Sequence[str | None]) -> dict[Value, Value]:
+        found = self._cursor.execute(sql, (encode(keys).decode(),)).fetchall() if keys else []
+        return {row[0]: row[1] for row in found}
+
+    def as_it_was(self, one: Entry) -> bool:
+        """Whether the rows have the versions on which this was decided, and the claimed slot is free."""
+        was, slot_was, guards = one.change.order_was, one.change.slot_was, one.change.guards
+        if was is None or self._orders.get(was.id) != was.version:
+            return False
+        if one.hot is Hot.CLAIM:
+            return self._free.get(guards.slot_free) == guards.slot_version
+        return slot_was is None or self._held.get(slot_was.name) == slot_was.version
+
+    def add(self, one: Entry) -> None:
+        """Have it written."""
+        order, change = one.order, one.change
+        assert order is not None
+        match one.hot:
+            case Hot.CLAIM:
+                run = (order.slot, order.incarnation, order.command_until, order.deadline)
+                self._claims.append((order.id, change.at, order.attempt, *run))
+            case Hot.READY:
+                self._readies.append((order.id, change.at, order.handle, order.deadline))
+            case _:
+                assert one.slot is not None and change.run is not None
+                end = (order.due_at, order.dedupe_live, order.reason, order.exit_code, order.ended_at)
+                self._ends.append((order.id, order.state, change.at, *end))
+                self._uses.append((one.slot.name, one.slot.state, one.slot.state_since, change.at))
+                self._runs.append(astuple(change.run))
+
+    def write(self) -> None:
+        """Write them, one prepared statement for each kind."""
+        for sql, rows in (
+            (CLAIM_ORDER, self._claims),
+            (READY_ORDER, self._readies),
+            (END_ORDER, self._ends),
+            (USE_SLOT, self._uses),
+            (INSERT_RUN, self._runs),
+        ):
+            if rows:
+                self._cursor.executemany(sql, rows)
+
+
 class Batch:
     """The writes of one open transaction."""
 
@@ -110,10 +192,29 @@ class Batch:
         self._room: dict[str, int | None] = {}
 
     def write(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
-        """Check and write every change, then all their events."""
-        verdicts = [self._refusal(one) or self._write(one) for one in batch]
+        """Check and write every change, then all their events. Hot ones are checked by what was read at once, and
+        written by kind: that is as good, because no two changes of a batch touch the same row."""
+        hot = Moves(self._cursor, [one for one in batch if one.hot is not None])
+        verdicts = []
+        for one in batch:
+            refusal = self._hot_refusal(one, hot) if one.hot is not None else self._refusal(one)
+            verdicts.append(refusal or self._write(one, hot))
+        hot.write()
         self._cursor.executemany(INSERT_EVENT, self._events)
         return verdicts
+
+    def _hot_refusal(self, one: Entry, hot: "Moves") -> Verdict | None:
+        guards = one.change.guards
+        if guards.lease is not None and self._epoch(guards.lease[0]) != guards.lease[1]:
+            return DEPOSED
+        pool, host = one.guarded_pool, one.guarded_host
+        if pool is not None and self._version(POOL_VERSION, pool) != guards.pool_version:
+            return CONFLICT
+        if host is not None and self._version(HOST_VERSION, host) != guards.host_version:
+            return CONFLICT
+        if not hot.as_it_was(one):
+            return CONFLICT
+        return FULL if guards.project_limit and not self._has_room(one) else None
 
     def _get(self, sql: str, *params: Value) -> Value:
         return cast(Value, self._cursor.execute(sql, params).get)
@@ -190,24 +291,18 @@ class Batch:
         room = self._room[project]
         return room is None or self._opened[project] < room
 
-    def _write(self, one: Entry) -> Verdict:
-        change = one.change
+    def _write(self, one: Entry, hot: "Moves") -> Verdict:
         # The order goes first: when it is not as it was, nothing of the change has been written yet.
-        if one.order is not None and not self._write_order(one):
+        if one.hot is None and one.order is not None and not self._write_order(one):
             return CONFLICT
         self._seq += 1
         if one.opens in self._opened:
             self._opened[one.opens] += 1
-        if change.spec is not None and one.order is not None:
-            spec = (self._seq, change.spec.order_id, one.order.pool, one.order.project, one.spec_body)
-            self._cursor.execute(INSERT_SPEC, spec)
-            if change.sealed_env is not None:
-                self._cursor.execute(INSERT_ENV, (change.spec.order_id, change.sealed_env))
-        if change.run is not None:
-            self._cursor.execute(INSERT_RUN, astuple(change.run))
-        if change.idempotency is not None:
-            self._cursor.execute(INSERT_REPLAY, astuple(change.idempotency))
-        self._write_places(one)
+        if one.hot is None:
+            self._write_rest(one)
+        else:
+            hot.add(one)
+        change = one.change
         before, after = change.states
         told = (
             change.at,
@@ -222,6 +317,20 @@ class Batch:
         )
         self._events.append((self._seq, *told))
         return Verdict(Answer.SAVED, self._seq)
+
+    def _write_rest(self, one: Entry) -> None:
+        """Everything but the order itself."""
+        change = one.change
+        if change.spec is not None and one.order is not None:
+            spec = (self._seq, change.spec.order_id, one.order.pool, one.order.project, one.spec_body)
+            self._cursor.execute(INSERT_SPEC, spec)
+            if change.sealed_env is not None:
+                self._cursor.execute(INSERT_ENV, (change.spec.order_id, change.sealed_env))
+        if change.run is not None:
+            self._cursor.execute(INSERT_RUN, astuple(change.run))
+        if change.idempotency is not None:
+            self._cursor.execute(INSERT_REPLAY, astuple(change.idempotency))
+        self._write_places(one)
 
     def _write_order(self, one: Entry) -> bool:
         assert one.order is not None

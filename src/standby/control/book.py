@@ -1,0 +1,143 @@
+"""A leader's book: its picture of the host's rows, and every change that it has written into them.
+
+A leader goes on deciding while what it decided is being saved: such changes are laid over the rows at once. That is
+safe because a change names the versions it was decided on: if an earlier one is refused, everything that was built on
+it is refused too. What no version guards (memory, a place in a limit) is not given away before the save, and nothing
+goes out to the platform before it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from standby.control.ahead import Ahead
+from standby.control.lease import Deposed, Hold
+from standby.control.mirror import Mirror
+from standby.core.model import Change
+from standby.store.contract import ADDED, Answer, Verdict
+from standby.world import World
+
+RELOAD_GAP_S = 0.05
+"""Hints make a leader read its rows again at most this often."""
+UNDER_WAY = 4
+"""So many saves are under way at once."""
+
+Then = Callable[[Sequence[Change]], Awaitable[None]]
+
+
+class Book:
+    """The rows of one host in the hands of its leader."""
+
+    def __init__(self, world: World, hold: Hold, wake: Callable[[], None]) -> None:
+        self._world, self._hold, self._wake = world, hold, wake
+        self.ahead = Ahead(world.store)
+        self.reload = self.seek = self.waiting = True
+        """Rows may have changed; somebody may be waiting for a slot; somebody may be waiting for a time."""
+        self._mirror: Mirror | None = None
+        self._seq = -1
+        self._own_seqs: set[int] = set()
+        self._read_at = float("-inf")
+        self._under_way: set[asyncio.Task[None]] = set()
+        self._trouble: Exception | None = None
+
+    @property
+    def mirror(self) -> Mirror:
+        """The rows as last read, with everything that was written since."""
+        assert self._mirror is not None
+        return self._mirror
+
+    def hint(self, pools: frozenset[str]) -> bool:
+        """Something was asked of these pools (with ADDED: only to take in more). Returns whether that matters here."""
+        mine = None if self._mirror is None else self._mirror.pools
+        asked = [pool for pool in pools if mine is None or pool.removeprefix(ADDED) in mine]
+        if asked:
+            self.reload = self.reload or not all(pool.startswith(ADDED) for pool in asked)
+            self.seek = self.waiting = True
+            self.ahead.forget()
+        return bool(asked)
+
+    async def refresh(self, *, poll: bool) -> Mirror:
+        """The rows, read again when somebody else may have written; raises what went wrong with a save under way."""
+        clock, store = self._world.clock, self._world.store
+        while len(self._under_way) >= UNDER_WAY:
+            await asyncio.wait(self._under_way, return_when=asyncio.FIRST_COMPLETED)
+        self._raise()
+        stale = self._mirror is None or not self._mirror.fresh
+        if self.reload and clock.monotonic() - self._read_at >= RELOAD_GAP_S:
+            stale = True
+        if poll:
+            self.ahead.forget()
+        if stale or poll:
+            await self.settle()
+            seq = await store.last_seq()
+            if stale or not self.mirror.fresh or seq != self._seq:
+                self.reload = False
+                self._mirror = await Mirror.read(store, self._hold.host)
+                self._seq, self._read_at, self.waiting, self.seek = seq, clock.monotonic(), True, True
+                self._own_seqs.clear()
+                self.ahead.forget()
+        return self.mirror
+
+    async def settle(self) -> None:
+        """Wait for every save under way; raises what went wrong."""
+        while self._under_way:
+            await asyncio.wait(self._under_way)
+        self._raise()
+
+    async def save(self, changes: Sequence[Change]) -> Sequence[Change]:
+        """Save, and lay what was saved over the rows. Returns what was saved."""
+        if not changes:
+            return []
+        mirror = self.mirror
+        try:
+            verdicts = await self._world.store.save(changes)
+        except BaseException:
+            mirror.fresh = False
+            raise
+        saved = self._saved(mirror, changes, verdicts)
+        for change in saved:
+            mirror.apply(change)
+        return saved
+
+    def send(self, changes: Sequence[Change], then: Then | None = None) -> None:
+        """Save these, which are laid over the rows already, without waiting; `then` gets those that were saved."""
+        if changes:
+            task = asyncio.ensure_future(self._send(self.mirror, changes, then))
+            self._under_way.add(task)
+            task.add_done_callback(self._under_way.discard)
+
+    async def _send(self, mirror: Mirror, changes: Sequence[Change], then: Then | None) -> None:
+        try:
+            saved = self._saved(mirror, changes, await self._world.store.save(changes))
+            for change in saved:
+                mirror.settled(change)
+            if then is not None:
+                await then(saved)
+        except Exception as error:  # noqa: BLE001  it is the step's to hear, not this task's
+            mirror.fresh = False
+            self._trouble = self._trouble or error
+        if mirror.limited or not mirror.fresh:
+            self._wake()
+
+    def _raise(self) -> None:
+        trouble, self._trouble = self._trouble, None
+        if trouble is not None:
+            raise trouble
+
+    def _saved(self, mirror: Mirror, changes: Sequence[Change], verdicts: Sequence[Verdict]) -> Sequence[Change]:
+        if any(verdict.answer is Answer.DEPOSED for verdict in verdicts):
+            self._hold.give_up()
+            raise Deposed(f"host {self._hold.host} is led by somebody else")
+        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
+        self._count(verdict.seq for verdict in verdicts)
+        if any(change.order is not None and change.order.due_at is not None for change in saved):
+            self.waiting = True
+        if len(saved) < len(changes):
+            mirror.fresh = False  # somebody else was first
+        return saved
+
+    def _count(self, seqs: Iterable[int | None]) -> None:
+        """Follow the event numbers as long as they are all this leader's own."""
+        self._own_seqs.update(seq for seq in seqs if seq is not None)
+        while self._seq + 1 in self._own_seqs:
+            self._seq += 1
+            self._own_seqs.discard(self._seq)

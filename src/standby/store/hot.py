@@ -1,0 +1,85 @@
+"""The changes every order goes through (claim, ready, end), told apart so that they are written by narrow statements.
+
+A change is hot when the columns it writes are exactly those its narrow statement sets. Any other goes the general way,
+and so does a hot one that its statement did not take: there it gets its exact verdict.
+"""
+
+from collections.abc import Set as AbstractSet
+from enum import StrEnum
+from typing import Final
+
+from standby.core.model import Change, EventKind, Order
+
+SEPARATOR: Final = "\x1f"
+NOTHING: Final = "\x1e"
+"""Between and for values on their way to the database: a change whose texts hold them is not hot."""
+_ESCAPED: Final = "\\u001"
+"""How both stand in JSON."""
+
+
+class Hot(StrEnum):
+    CLAIM = "claim"
+    READY = "ready"
+    END = "end"
+
+
+_STATE: Final = frozenset({"version", "state", "state_since"})
+_RUN: Final = frozenset({"slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline"})
+_SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_at"})
+_COLUMNS: Final = {
+    Hot.CLAIM: _STATE
+    | {"attempt", "rank", "queue_due", "slot", "incarnation", "commanded_at", "command_until", "deadline"},
+    Hot.READY: _STATE | {"ready_at", "handle", "deadline"},
+    Hot.END: _STATE | _RUN | {"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"},
+}
+_KINDS: Final = {
+    EventKind.ORDER_CLAIMED: Hot.CLAIM,
+    EventKind.ORDER_READY: Hot.READY,
+    EventKind.ORDER_COMPLETED: Hot.END,
+    EventKind.ORDER_FAILED: Hot.END,
+    EventKind.ORDER_CANCELLED: Hot.END,
+    EventKind.ORDER_RETRY_WAITING: Hot.END,
+}
+
+
+def hot_kind(change: Change, data: str, order: AbstractSet[str], slot: AbstractSet[str] | None) -> Hot | None:
+    """Which narrow statement writes this change, given the columns of its order and its slot that differ."""
+    kind = _KINDS.get(change.kind)
+    if (
+        kind is None
+        or _ESCAPED in data
+        or change.order is None
+        or change.guards.lease is None
+        or not order <= _COLUMNS[kind]
+    ):
+        return None
+    if change.order.state_since != change.at or (slot is not None and not slot <= _SLOT):
+        return None
+    return kind if _FITS[kind](change, change.order) else None
+
+
+def _is_claim(change: Change, order: Order) -> bool:
+    guards = change.guards
+    taken = guards.slot_free == order.slot is not None and guards.slot_version is not None and guards.project_limit
+    waited = order.rank is None and order.queue_due is None
+    return taken and waited and order.commanded_at == change.at and change.run is None and change.slot is None
+
+
+def _is_ready(change: Change, order: Order) -> bool:
+    return (
+        order.ready_at == change.at and change.guards.slot_free is None and change.run is None and change.slot is None
+    )
+
+
+def _is_end(change: Change, order: Order) -> bool:
+    run, was, slot = change.run, change.slot_was, change.slot
+    if run is None or was is None or slot is None or change.guards.slot_free is not None:
+        return False
+    same_run = (run.order_id, run.slot, run.ended_at) == (order.id, slot.name, change.at)
+    same_outcome = (run.reason, run.exit_code) == (order.reason, order.exit_code)
+    used = slot.uses == was.uses + 1 and slot.last_used_at == change.at
+    let_go = order.slot is None and order.stop_reason is None and (order.ended_at is None or order.dedupe_live is None)
+    return same_run and same_outcome and used and let_go
+
+
+_FITS: Final = {Hot.CLAIM: _is_claim, Hot.READY: _is_ready, Hot.END: _is_end}

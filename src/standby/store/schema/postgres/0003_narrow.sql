@@ -1,0 +1,120 @@
+-- The changes that every order goes through, by column arrays and narrow updates: n is the place of a change among these, g the
+-- place of its guards. Then the other changes of the batch, in the same transaction. seqs[n] is 0 for one that was not taken.
+create function save_hot(
+    g_host text[], g_epoch bigint[], g_pool text[], g_pool_version bigint[], g_host_version bigint[],
+    c_n bigint[], c_g bigint[], c_id text[], c_was bigint[], c_at bigint[], c_attempt bigint[], c_slot text[],
+    c_slot_was bigint[], c_incarnation text[], c_until bigint[], c_deadline bigint[],
+    r_n bigint[], r_g bigint[], r_id text[], r_was bigint[], r_at bigint[], r_handle text[], r_deadline bigint[],
+    e_n bigint[], e_g bigint[], e_id text[], e_was bigint[], e_at bigint[], e_state text[], e_due bigint[], e_reason text[],
+    e_code bigint[], e_ended bigint[], e_slot text[], e_slot_was bigint[], e_slot_state text[], e_slot_since bigint[],
+    e_number bigint[], e_incarnation text[], e_handle text[], e_commanded bigint[], e_ready bigint[], e_stop_asked bigint[],
+    e_signal bigint[], e_error text[], e_peak bigint[], e_cpu bigint[],
+    v_change text[], v_at bigint[], v_kind text[], v_subject text[], v_from text[], v_to text[], v_trigger text[],
+    v_actor text[], v_data text[],
+    changes change_in[], new_orders order_in[], changed_orders order_in[], slots_in slot_in[], runs_in run_in[],
+    specs_in spec_in[], replays_in replay_in[], pools_in rare_in[], hosts_in rare_in[], projects_in rare_in[], hint text,
+    out seqs bigint[], out other_answers integer[], out other_seqs bigint[], out others text[])
+language plpgsql as $$
+declare
+    held boolean[];
+    crowded bigint[] := '{}';
+    saved bigint[];
+    place bigint;
+    last_seq bigint;
+begin
+    perform pg_advisory_xact_lock(x'5354414e444259'::bigint);
+
+    held := array(
+        select coalesce(l.epoch = g.epoch and (g.pool is null or p.version = g.pool_version)
+            and (g.host_version is null or h.version = g.host_version), false)
+        from unnest(g_host, g_epoch, g_pool, g_pool_version, g_host_version) with ordinality
+                as g (host, epoch, pool, pool_version, host_version, n)
+            left join leases l on l.host = g.host
+            left join pools p on p.name = g.pool
+            left join hosts h on h.name = g.host
+        order by g.n);
+
+    if c_n is not null then
+        if exists (select 1 from projects p where p.running_max is not null) then
+            crowded := array(
+                with claim as materialized (
+                    select c.n, o.project, row_number() over (partition by o.project order by c.n) as place
+                    from unnest(c_n, c_id) c (n, id) join orders o on o.id = c.id),
+                room as materialized (
+                    select p.name, p.running_max
+                        - (select count(*) from orders o where o.slot is not null and o.project = p.name) as places
+                    from projects p where p.running_max is not null and p.name in (select distinct k.project from claim k))
+                select k.n from claim k join room r on r.name = k.project where k.place > r.places);
+        end if;
+        with c as materialized (
+            select c.* from unnest(c_n, c_g, c_id, c_was, c_at, c_attempt, c_slot, c_slot_was, c_incarnation, c_until,
+                    c_deadline) c (n, g, id, was, at, attempt, slot, slot_was, incarnation, until, deadline)
+                join slots s on s.name = c.slot and s.version = c.slot_was and s.state = 'idle'
+            where held[c.g] and not c.n = any (crowded) and not exists (select 1 from orders h where h.slot = c.slot)),
+        u as (
+            update orders o set version = c.was + 1, state = 'preparing', state_since = c.at, attempt = c.attempt, rank = null,
+                queue_due = null, slot = c.slot, incarnation = c.incarnation, commanded_at = c.at, command_until = c.until,
+                deadline = c.deadline
+            from c where o.id = c.id and o.version = c.was returning c.n)
+        select array_agg(u.n order by u.n) into saved from u;
+    end if;
+
+    if r_n is not null then
+        with u as (
+            update orders o set version = r.was + 1, state = 'running', state_since = r.at, ready_at = r.at, handle = r.handle,
+                deadline = r.deadline
+            from unnest(r_n, r_g, r_id, r_was, r_at, r_handle, r_deadline) r (n, g, id, was, at, handle, deadline)
+            where o.id = r.id and o.version = r.was and held[r.g] returning r.n)
+        select saved || array_agg(u.n order by u.n) into saved from u;
+    end if;
+
+    if e_n is not null then
+        with e as materialized (
+            select e.* from unnest(e_n, e_g, e_id, e_was, e_at, e_state, e_due, e_reason, e_code, e_ended, e_slot, e_slot_was,
+                    e_slot_state, e_slot_since, e_number, e_incarnation, e_handle, e_commanded, e_ready, e_stop_asked,
+                    e_signal, e_error, e_peak, e_cpu)
+                e (n, g, id, was, at, state, due, reason, code, ended, slot, slot_was, slot_state, slot_since, number,
+                    incarnation, handle, commanded, ready, stop_asked, signal, error, peak, cpu)
+                join slots s on s.name = e.slot and s.version = e.slot_was
+            where held[e.g]),
+        u as (
+            update orders o set version = e.was + 1, state = e.state, state_since = e.at, due_at = e.due, dedupe_live =
+                    case when e.ended is null then o.dedupe_live end, slot = null, incarnation = null, handle = null,
+                commanded_at = null, command_until = null, ready_at = null, deadline = null, stop_reason = null,
+                reason = e.reason, exit_code = e.code, ended_at = e.ended
+            from e where o.id = e.id and o.version = e.was
+            returning e.*),
+        s as (
+            update slots s set version = u.slot_was + 1, state = u.slot_state, state_since = u.slot_since, uses = s.uses + 1,
+                last_used_at = u.at
+            from u where s.name = u.slot),
+        r as (
+            insert into runs (order_id, number, slot, incarnation, handle, commanded_at, ready_at, stop_asked_at, ended_at,
+                reason, exit_code, signal, error, peak_memory_kb, cpu_ms)
+            select u.id, u.number, u.slot, u.incarnation, u.handle, u.commanded, u.ready, u.stop_asked, u.at, u.reason, u.code,
+                u.signal, u.error, u.peak, u.cpu
+            from u)
+        select saved || array_agg(u.n order by u.n) into saved from u;
+    end if;
+
+    select coalesce(max(e.seq), 0) into last_seq from events e;
+    seqs := array_fill(0::bigint, array[cardinality(v_change)]);
+    foreach place in array coalesce(saved, '{}') loop
+        last_seq := last_seq + 1;
+        seqs[place] := last_seq;
+    end loop;
+    insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
+    select seqs[v.n], v.at, v.kind, v.subject, v.from_state, v.to_state, v.trigger, v.actor, v.data, v.change
+    from unnest(v_change, v_at, v_kind, v_subject, v_from, v_to, v_trigger, v_actor, v_data) with ordinality
+        v (change, at, kind, subject, from_state, to_state, trigger, actor, data, n)
+    where seqs[v.n] > 0;
+
+    if cardinality(changes) > 0 then
+        select s.answers, s.seqs, s.others into other_answers, other_seqs, others
+        from save_changes(changes, new_orders, changed_orders, slots_in, runs_in, specs_in, replays_in, pools_in, hosts_in,
+            projects_in, null) s;
+    end if;
+    if hint is not null then
+        perform pg_notify('standby', hint);
+    end if;
+end $$;
