@@ -226,9 +226,8 @@ def finish(
         used = replace(used, state=SlotState.CLEANING, state_since=cause.at)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance)
     if wait_ms is not None:
-        kind = K.ORDER_RETRY_WAITING
-        after = replace(_closed(order), state=S.WAITING_RETRY, state_since=cause.at, reason=reason, exit_code=code)
-        after = replace(after, due_at=cause.at + wait_ms)
+        kind, waits = K.ORDER_RETRY_WAITING, {"state": S.WAITING_RETRY, "due_at": cause.at + wait_ms}
+        after = replace(order, **_NO_RUN, **waits, state_since=cause.at, reason=reason, exit_code=code)
     elif reason is None:
         kind, after = K.ORDER_COMPLETED, _over(order, S.COMPLETED, cause.at, None, code)
     elif reason is Reason.CANCELLED:
@@ -264,24 +263,35 @@ def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
     return replace(order, rank=now + spec.priority * AGE_STEP_MS, due_at=None, queue_due=due)
 
 
-def _closed(order: Order) -> Order:
-    """The order without its open run."""
-    return replace(
-        order,
-        slot=None,
-        incarnation=None,
-        handle=None,
-        commanded_at=None,
-        command_until=None,
-        ready_at=None,
-        deadline=None,
-        stop_reason=None,
-    )
+class _NoRun(TypedDict):
+    """The columns of an open run."""
+
+    slot: None
+    incarnation: None
+    handle: None
+    commanded_at: None
+    command_until: None
+    ready_at: None
+    deadline: None
+    stop_reason: None
+
+
+_NO_RUN: Final[_NoRun] = {
+    "slot": None,
+    "incarnation": None,
+    "handle": None,
+    "commanded_at": None,
+    "command_until": None,
+    "ready_at": None,
+    "deadline": None,
+    "stop_reason": None,
+}
 
 
 def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> Order:
     return replace(
-        _closed(order),
+        order,
+        **_NO_RUN,
         state=state,
         state_since=at,
         ended_at=at,
