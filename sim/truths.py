@@ -311,7 +311,7 @@ class Truths:
     def compare(self) -> None:
         """The events fold back to the rows."""
         store = self.store
-        listed = at_once(store.orders(OrderFilter(), None, 10_000))
+        listed = at_once(store.orders(OrderFilter(), None, 10_000)).orders
         rows = Rows(
             orders={one.order.id: one.order for one in listed},
             slots={slot.name: slot for slot in at_once(store.slots())},

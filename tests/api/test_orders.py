@@ -40,8 +40,35 @@ async def test_orders_are_filtered_by_state_and_project(home: House) -> None:
     assert [order["id"] for order in by_state] == [other["id"]]
 
 
+async def test_orders_are_found_by_several_states_labels_and_the_beginning_of_an_id(home: House) -> None:
+    red = await home.submit(labels={"color": "red", "size": "l=x"})
+    blue = await home.submit(labels={"color": "blue"})
+    done = await home.submit(labels={"color": "red"})
+    await home.walk(done["id"], OrderState.COMPLETED)
+
+    async def found(query: str) -> list[str]:
+        return [order["id"] for order in (await home.get(f"/work-orders?{query}")).json()["orders"]]
+
+    assert await found("label=color=red") == [done["id"], red["id"]]
+    assert await found("label=color=red&label=size=l=x") == [red["id"]]
+    assert await found("state=completed&state=pending&label=color=red") == [done["id"], red["id"]]
+    assert await found("state=pending") == [blue["id"], red["id"]]
+    assert await found(f"id_prefix={blue['id']}") == [blue["id"]]
+    assert await found("id_prefix=0") == [done["id"], blue["id"], red["id"]]
+
+
 @pytest.mark.parametrize(
-    "query", ["limit=0", "limit=201", "limit=x", "state=happy", "cursor=x", "cursor=99999999999999999999"]
+    "query",
+    [
+        "label=red",
+        "label=a=b&label=a=c",
+        "limit=0",
+        "limit=201",
+        "limit=x",
+        "state=happy",
+        "cursor=x",
+        "cursor=99999999999999999999",
+    ],
 )
 async def test_a_query_that_cannot_be_meant_is_refused_as_a_problem(home: House, query: str) -> None:
     answer = await home.get(f"/work-orders?{query}")

@@ -50,7 +50,7 @@ async def next_changes(store: Store, chance: Random) -> Sequence[Change]:
     pools = {pool.name: pool for pool in await store.pools()}
     (host,) = await store.hosts()
     slots, held = await store.slots(), await store.holders()
-    listed = await store.orders(OrderFilter(), None, 40)
+    listed = (await store.orders(OrderFilter(), None, 40)).orders
     made = [submit(chance, pools[chance.choice("pq")]) for _ in range(chance.randrange(4))]
     made += [move_pool(chance, pools["p"])] if chance.random() < 0.1 else []
     made += [slot_change(chance, slot) for slot in slots if slot.name not in held and chance.random() < 0.6]
@@ -132,7 +132,7 @@ def claim(why: Cause, order: Order, spec: Spec, slot: Slot, pool: Pool, host: Ho
 
 async def rows_of(store: Store) -> Rows:
     """Everything the tables hold."""
-    listed = await store.orders(OrderFilter(), None, 100_000)
+    listed = (await store.orders(OrderFilter(), None, 100_000)).orders
     runs = [run for one in listed for run in await store.runs(one.order.id)]
     return Rows(
         orders={one.order.id: one.order for one in listed},

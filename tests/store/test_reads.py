@@ -1,9 +1,11 @@
 """The reads of the contract: order, bounds and places, flat in the number of waiting orders."""
 
+from typing import Any
+
 import pytest
 
 from standby.core.model import Change, Order, OrderState
-from standby.store.contract import Key, OrderFilter, Store
+from standby.store.contract import Key, OrderFilter, Page, Store
 from tests import make
 
 pytestmark = pytest.mark.anyio
@@ -14,6 +16,7 @@ def orders_of(*made: Change) -> list[Order]:
 
 
 def ids(found: object) -> list[str]:
+    found = found.orders if isinstance(found, Page) else found
     assert isinstance(found, list | tuple)
     return [one.id if isinstance(one, Order) else one.order.id for one in found]
 
@@ -85,10 +88,11 @@ async def test_a_listing_goes_from_the_newest_back_without_gap_or_repetition(sto
         await store.save([make.submit(order)])
 
     seen: list[str] = []
-    before = None
-    while page := await store.orders(OrderFilter(), before, 7):
+    page = await store.orders(OrderFilter(), None, 7)
+    seen += ids(page)
+    while page.next is not None:
+        page = await store.orders(OrderFilter(), page.next, 7)
         seen += ids(page)
-        before = page[-1].seq
     assert seen == [order.id for order in reversed(made)]
 
     of_b = await store.orders(OrderFilter(project="b"), None, 100)
@@ -103,13 +107,62 @@ async def test_a_listing_of_one_state_holds_that_state_only(store: Store) -> Non
     await store.save([*[make.submit(order) for order in made], make.add_slot(place)])
     await store.save([make.cancel(made[0]), make.claim(made[1], place)])
 
-    by_state = {state: ids(await store.orders(OrderFilter(state=state), None, 10)) for state in OrderState}
+    by_state = {
+        state: ids(await store.orders(OrderFilter(states=frozenset([state])), None, 10)) for state in OrderState
+    }
 
     assert by_state[OrderState.CANCELLED] == [made[0].id]
     assert by_state[OrderState.PREPARING] == [made[1].id]
     assert sorted(by_state[OrderState.PENDING]) == sorted(order.id for order in made[2:])
     assert by_state[OrderState.COMPLETED] == []
-    assert ids(await store.orders(OrderFilter(state=OrderState.PENDING, project="b"), None, 10)) == []
+    assert ids(await store.orders(OrderFilter(states=frozenset([OrderState.PENDING]), project="b"), None, 10)) == []
+
+
+async def test_a_listing_by_labels_ids_and_states_holds_what_matches_in_all(store: Store) -> None:
+    made = [make.submit(id=f"0abcdef{n}", labels={"team": "ab"[n % 2], "n": str(n)}) for n in range(6)]
+    await store.save(made)
+    orders = orders_of(*made)
+    await store.save([make.cancel(orders[0]), make.cancel(orders[1])])
+
+    async def found(most: int = 10, **only: Any) -> list[str]:
+        return [each[-1] for each in ids(await store.orders(OrderFilter(**only), None, most))]
+
+    assert await found(labels={"team": "a"}) == ["4", "2", "0"]
+    assert await found(labels={"team": "a", "n": "2"}) == ["2"]
+    assert await found(labels={"team": "a", "n": "3"}) == []
+    assert await found(labels={"team": "a"}, states={OrderState.CANCELLED}) == ["0"]
+    assert await found(states={OrderState.CANCELLED, OrderState.PENDING}, most=2) == ["5", "4"]
+    assert await found(id_prefix="0abcdef3") == ["3"]
+    assert await found(id_prefix="0abcdef", states={OrderState.CANCELLED}) == ["1", "0"]
+    assert await found(id_prefix="0a", labels={"team": "b"}) == ["5", "3", "1"]
+    assert await found(ids=["0abcdef1", "0abcdef4", "nobody"]) == ["4", "1"]
+    assert await found(ids=["0abcdef1", "0abcdef4"], pool="other") == []
+
+
+async def test_a_rare_match_in_a_long_history_is_found_page_after_page(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("standby.store.reads.WINDOW", 3)
+    monkeypatch.setattr("standby.store.reads.WALK_MOST", 6)
+    made = [make.submit(id=f"z{n:02}", labels={"rare": "yes"} if n % 9 == 0 else {}) for n in range(20)]
+    await store.save(made)
+    seen: list[str] = []
+    before, pages = None, 0
+    while pages == 0 or before is not None:
+        page = await store.orders(OrderFilter(labels={"rare": "yes"}), before, 10)
+        seen, before, pages = [*seen, *ids(page)], page.next, pages + 1
+    assert seen == ["z18", "z09", "z00"]
+    assert pages > 2
+
+
+async def test_the_mark_of_an_event_is_the_beginning_of_its_changes_id(store: Store) -> None:
+    made = make.submit()
+    (verdict,) = await store.save([made])
+    assert verdict.seq is not None
+    assert await store.mark(verdict.seq) == made.id[:8]
+    assert await store.mark(verdict.seq + 1) is None
+    history = await store.history()
+    assert (history.pruned_to, history.oldest_at, history.last_seq) == (0, make.NOW, verdict.seq)
 
 
 async def test_open_orders_and_holders_are_those_of_the_host(store: Store) -> None:

@@ -8,11 +8,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from msgspec.structs import asdict
 
 from standby.api.needs import StoppingNeed, WorldNeed, wait_any
 from standby.api.orders import find
 from standby.api.problems import Problem, invalid
-from standby.api.views import View, answer, shown_time
+from standby.api.views import LineView, LogView, answer, time
 from standby.core.model import ENDED, OrderState
 from standby.store.contract import StoreDown
 from standby.world import World
@@ -86,8 +87,8 @@ async def _lines_stored(world: World, run_id: str) -> int:
     return 0 if found is None else found.next_line
 
 
-async def _page(world: World, place: _Place, most_bytes: int) -> View:
-    """Some lines; `next` is where to go on, `dropped` how many lines before the first one are no longer kept."""
+async def _page(world: World, place: _Place, most_bytes: int) -> LogView:
+    """Some lines of one run."""
     work = await find(world, place.order_id)
     number = place.number or work.order.attempt
     run_id = f"{place.order_id}-{number}"
@@ -95,7 +96,7 @@ async def _page(world: World, place: _Place, most_bytes: int) -> View:
     tail = (await world.store.log_tails([run_id])).get(run_id) if number else None
     chunks = await world.store.read_log(run_id, place.line, most_bytes) if tail is not None else []
     most = place.limit or LINE_MAX
-    lines: list[View] = []
+    lines: list[LineView] = []
     at = place.line
     dropped = 0
     for chunk in chunks:
@@ -106,17 +107,17 @@ async def _page(world: World, place: _Place, most_bytes: int) -> View:
             at = chunk.first
         rows: list[Any] = msgspec.json.decode(chunk.body)
         for when, stream, text in rows[at - chunk.first :][: most - len(lines)]:
-            lines.append({"line": at, "at": shown_time(when), "stream": stream, "text": text})
+            lines.append(LineView(line=at, at=time(when), stream=stream, text=text))
             at += 1
-    return {
-        "order": place.order_id,
-        "run": number or None,
-        "from": place.line,
-        "next": at,
-        "dropped": dropped,
-        "closed": tail is not None and tail.closed and at >= tail.next_line,
-        "lines": lines,
-    }
+    return LogView(
+        order=place.order_id,
+        run=number or None,
+        from_line=place.line,
+        next=at,
+        dropped=dropped,
+        closed=tail is not None and tail.closed and at >= tail.next_line,
+        lines=lines,
+    )
 
 
 async def _over(world: World, order_id: str, number: int | None) -> bool:
@@ -132,19 +133,19 @@ async def _stream(world: World, place: _Place, stopping: asyncio.Event, *, sse: 
     while not stopping.is_set():
         try:
             page = await _page(world, _Place(place.order_id, number, line, None), STREAM_BYTES)
-            number = number or page["run"]
-            quiet = not page["lines"] and now() - moved >= QUIET_S
-            over = page["closed"] or (quiet and await _over(world, place.order_id, number))
+            number = number or page.run
+            quiet = not page.lines and now() - moved >= QUIET_S
+            over = page.closed or (quiet and await _over(world, place.order_id, number))
         except (StoreDown, Problem):
             break
-        line = page["next"]
+        line = page.next
         if records := _records(page, sse=sse):
             yield records
             moved = said = now()
         if over:
-            yield _record({"end": True, "closed": page["closed"], "run": number, "next": line}, sse=sse)
+            yield _record({"end": True, "closed": page.closed, "run": number, "next": line}, sse=sse)
             break
-        if page["lines"]:
+        if page.lines:
             continue
         if now() - said >= HEARTBEAT_S:
             said = now()
@@ -152,15 +153,15 @@ async def _stream(world: World, place: _Place, stopping: asyncio.Event, *, sse: 
         await wait_any(stopping, world.config.log_poll_ms / 1000)
 
 
-def _records(page: View, *, sse: bool) -> bytes:
+def _records(page: LogView, *, sse: bool) -> bytes:
     """A page as records of a stream, in one piece: many short lines cost no more than a few long ones."""
-    run = page["run"]
-    found = [_record({"dropped": page["dropped"], "run": run}, sse=sse)] if page["dropped"] else []
-    found += [_record({"run": run, **each}, sse=sse, event_id=_event_id(run, each["line"])) for each in page["lines"]]
+    run = page.run or 0
+    found = [_record({"dropped": page.dropped, "run": run}, sse=sse)] if page.dropped else []
+    found += [_record({"run": run, **asdict(each)}, sse=sse, event_id=_event_id(run, each.line)) for each in page.lines]
     return b"".join(found)
 
 
-def _record(view: View, *, sse: bool, event_id: str | None = None) -> bytes:
+def _record(view: dict[str, Any], *, sse: bool, event_id: str | None = None) -> bytes:
     text = msgspec.json.encode(view)
     if not sse:
         return text + b"\n"

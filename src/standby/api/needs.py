@@ -11,6 +11,7 @@ from standby.store.contract import Store
 from standby.world import World
 
 SEQ_MAX: Final = 2**62
+_CURSOR: Final = re.compile(r"(?:(?P<store>[^.]+)\.)?(?P<seq>[0-9]{1,19})(?:\.(?P<mark>[0-9a-z-]{1,8}))?")
 
 
 # coroutines, because plain functions would each take a trip through a thread
@@ -36,21 +37,44 @@ ActorNeed = Annotated[str, Depends(_actor)]
 StoppingNeed = Annotated[asyncio.Event, Depends(_stopping)]
 
 
-def cursor(store: Store, seq: int) -> str:
-    """A place in this store's history."""
-    return f"{store.incarnation}.{seq}"
+def cursor(store: Store, seq: int, mark: str | None = None) -> str:
+    """A place in this store's history; the mark tells its event from another one with the same number."""
+    return f"{store.incarnation}.{seq}.{mark}" if mark else f"{store.incarnation}.{seq}"
 
 
-def seq_of(store: Store, text: str) -> int:
-    """The place a cursor names (a plain number is one of this store); 410 for a cursor of another store."""
-    incarnation, _, number = text.rpartition(".")
-    if not re.fullmatch(r"[0-9]{1,19}", number) or int(number) > SEQ_MAX:
+def place_of(store: Store, text: str) -> tuple[int, str | None]:
+    """The number and the mark a cursor names (a plain number is one of this store); 410 for one of another store."""
+    found = _CURSOR.fullmatch(text)
+    if found is None or int(found["seq"]) > SEQ_MAX:
         raise Problem(422, "bad_cursor", "the cursor cannot be read", "use the `next` of an earlier answer")
-    if incarnation and incarnation != store.incarnation:
+    if found["store"] and found["store"] != store.incarnation:
         raise Problem(
             410, "other_store", "the cursor belongs to another database (was it restored?)", "start from the beginning"
         )
-    return int(number)
+    return int(found["seq"]), found["mark"]
+
+
+async def resume(store: Store, text: str) -> int:
+    """The number to go on after; 410 when events after it are gone, or it is from before a restore."""
+    seq, mark = place_of(store, text)
+    if seq == 0:
+        return 0
+    history = await store.history()
+    if seq < history.pruned_to:
+        raise Problem(
+            410,
+            "pruned",
+            f"events up to {history.pruned_to} are no longer kept, this cursor is at {seq}",
+            "read the rows anew, then go on from after=0 (the oldest event kept) or without a cursor (from now on)",
+        )
+    if mark is not None and (seq > history.last_seq or (await store.mark(seq) or mark) != mark):
+        raise Problem(
+            410,
+            "restored",
+            f"event {seq} is not the one this cursor was made from: the database was restored from a backup",
+            "read the rows anew, then go on from after=0 (the oldest event kept) or without a cursor (from now on)",
+        )
+    return seq
 
 
 async def wait_any(stopping: asyncio.Event, timeout_s: float, heard: asyncio.Event | None = None) -> None:

@@ -6,9 +6,21 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Query, Request, Response
 from msgspec.structs import replace
 
-from standby.api.needs import ActorNeed, WorldNeed, cursor, seq_of
-from standby.api.problems import Problem, not_found
-from standby.api.views import View, answer, event_view, open_run_view, order_view, run_view
+from standby.api.feed import EventLimit, Kinds, read_events
+from standby.api.needs import ActorNeed, WorldNeed, cursor, place_of, resume
+from standby.api.problems import Problem, invalid, not_found
+from standby.api.views import (
+    EventsView,
+    OrdersView,
+    OrderView,
+    RunsView,
+    answer,
+    event_view,
+    open_run_view,
+    order_view,
+    run_view,
+    tagged,
+)
 from standby.api.wire import CancelBody, parse
 from standby.core import explain, lifecycle
 from standby.core.model import Order, OrderState, Trigger
@@ -20,33 +32,51 @@ _WAITING: Final = frozenset({OrderState.PENDING, OrderState.WAITING_RETRY})
 
 router = APIRouter(tags=["work orders"])
 Limit = Annotated[int, Query(ge=1, le=200)]
-EventLimit = Annotated[int, Query(ge=1, le=1_000)]
+States = Annotated[list[OrderState], Query(default_factory=list, description="Only these; may be repeated.")]
+Labels = Annotated[
+    list[str], Query(default_factory=list, max_length=64, description="name=value; may be repeated, all must match.")
+]
 
 
 @router.get("/work-orders")
 async def list_orders(
+    request: Request,
     world: WorldNeed,
-    state: OrderState | None = None,
+    state: States,
+    label: Labels,
     pool: str | None = None,
     project: str | None = None,
+    id_prefix: Annotated[str | None, Query(max_length=64)] = None,
     limit: Limit = 50,
     before: Annotated[str | None, Query(alias="cursor")] = None,
 ) -> Response:
-    """Newest first. `next` is the cursor of the following page, null on the last one. Positions are not counted."""
-    start = None if before is None else seq_of(world.store, before)
-    only = OrderFilter(state=state, pool=pool, project=project)
-    found = await world.store.orders(only, start, limit + 1)
-    page = found[:limit]
-    houses = await read_houses(world, (listed.order for listed in page))
-    views = [order_view(each.order, each.spec, gate=_gate(each.order, houses)) for each in page]
-    more = cursor(world.store, page[-1].seq) if len(found) > limit else None
-    return answer({"orders": views, "next": more})
+    """Newest first. `next` is the cursor of the following page, null on the last one; where few of many orders match, a
+    page may be short although more follow. Positions are not counted."""
+    start = None if before is None else place_of(world.store, before)[0]
+    only = OrderFilter(
+        states=frozenset(state), pool=pool, project=project, labels=_labels(label), id_prefix=id_prefix or None
+    )
+    page = await world.store.orders(only, start, limit)
+    houses = await read_houses(world, (listed.order for listed in page.orders))
+    views = [order_view(each.order, each.spec, gate=_gate(each.order, houses)) for each in page.orders]
+    more = None if page.next is None else cursor(world.store, page.next)
+    return tagged(request, OrdersView(orders=views, next=more))
+
+
+def _labels(texts: list[str]) -> dict[str, str]:
+    """name=value, each name once."""
+    labels: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or labels.setdefault(name, value) != value:
+            raise invalid("a label cannot be read or is asked for twice", "write label=name=value", "label")
+    return labels
 
 
 @router.get("/work-orders/{order_id}")
-async def show_order(world: WorldNeed, order_id: str) -> Response:
+async def show_order(request: Request, world: WorldNeed, order_id: str) -> Response:
     """One order, with its place in the queue and the gate that holds it."""
-    return answer(await full_view(world, await find(world, order_id)))
+    return tagged(request, await full_view(world, await find(world, order_id)))
 
 
 @router.get("/work-orders/{order_id}/runs")
@@ -56,18 +86,21 @@ async def list_runs(world: WorldNeed, order_id: str) -> Response:
     views = [run_view(run) for run in await world.store.runs(order_id)]
     # Read after the order, history may already hold the run that was open there.
     opened = open_run_view(work.order)
-    if opened is not None and all(view["number"] != opened["number"] for view in views):
+    if opened is not None and all(view.number != opened.number for view in views):
         views.append(opened)
-    return answer({"runs": views})
+    return answer(RunsView(runs=views))
 
 
 @router.get("/work-orders/{order_id}/events")
-async def list_order_events(world: WorldNeed, order_id: str, after: str = "0", limit: EventLimit = 200) -> Response:
-    """What happened to it, oldest first."""
+async def list_order_events(
+    world: WorldNeed, order_id: str, kind: Kinds, after: str = "0", limit: EventLimit = 200
+) -> Response:
+    """What happened to it, oldest first; `next` is null after the last one."""
     await find(world, order_id)
-    events = await world.store.events(seq_of(world.store, after), limit, order_id)
-    more = cursor(world.store, events[-1].seq) if len(events) == limit else None
-    return answer({"events": [event_view(event) for event in events], "next": more})
+    start = await resume(world.store, after)
+    events, place = await read_events(world.store, start, limit, frozenset(kind), order_id)
+    more = place if len(events) == limit else None
+    return answer(EventsView(events=[event_view(event) for event in events], next=more))
 
 
 @router.post("/work-orders/{order_id}/cancel")
@@ -95,7 +128,7 @@ async def find(world: World, order_id: str) -> Work:
     return work
 
 
-async def full_view(world: World, work: Work) -> View:
+async def full_view(world: World, work: Work) -> OrderView:
     """An order with its position and its gate."""
     houses = await read_houses(world, [work.order])
     position = await world.store.position(work.order) if work.order.state is OrderState.PENDING else None

@@ -6,8 +6,18 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from standby.api.needs import ActorNeed, WorldNeed
+from standby.api.place_views import (
+    HostsView,
+    HostView,
+    PoolsView,
+    PoolView,
+    SlotsView,
+    host_view,
+    pool_view,
+    slot_view,
+)
 from standby.api.problems import Problem, invalid, not_found
-from standby.api.views import View, answer, host_view, pool_view, slot_view
+from standby.api.views import answer, tagged
 from standby.api.wire import DeadBody, ModeBody, parse
 from standby.core import places
 from standby.core.model import Host, Mode, Pool, Trigger, slot_word
@@ -20,15 +30,15 @@ router = APIRouter(tags=["places"])
 
 
 @router.get("/pools")
-async def list_pools(world: WorldNeed) -> Response:
+async def list_pools(request: Request, world: WorldNeed) -> Response:
     """All pools with their unfinished orders and slots counted."""
-    return answer({"pools": await _pool_views(world)})
+    return tagged(request, PoolsView(pools=await _pool_views(world)))
 
 
 @router.get("/pools/{name}")
-async def show_pool(world: WorldNeed, name: str) -> Response:
+async def show_pool(request: Request, world: WorldNeed, name: str) -> Response:
     """One pool."""
-    return answer(await _pool_view(world, name))
+    return tagged(request, await _pool_view(world, name))
 
 
 @router.post("/pools/{name}/pause")
@@ -50,23 +60,23 @@ async def drain_pool(request: Request, world: WorldNeed, actor: ActorNeed, name:
 
 
 @router.get("/slots")
-async def list_slots(world: WorldNeed, pool: str | None = None, host: str | None = None) -> Response:
+async def list_slots(request: Request, world: WorldNeed, pool: str | None = None, host: str | None = None) -> Response:
     """All slots, in the words people use."""
     slots = await world.store.slots(host=host, pool=pool)
     holders = await world.store.holders(host=host, pool=pool)
-    return answer({"slots": [slot_view(slot, holders.get(slot.name)) for slot in slots]})
+    return tagged(request, SlotsView(slots=[slot_view(slot, holders.get(slot.name)) for slot in slots]))
 
 
 @router.get("/hosts")
-async def list_hosts(world: WorldNeed) -> Response:
+async def list_hosts(request: Request, world: WorldNeed) -> Response:
     """All hosts, who leads them and how full they are."""
-    return answer({"hosts": [await _host_view(world, host) for host in await world.store.hosts()]})
+    return tagged(request, HostsView(hosts=[await _host_view(world, host) for host in await world.store.hosts()]))
 
 
 @router.get("/hosts/{name}")
-async def show_host(world: WorldNeed, name: str) -> Response:
+async def show_host(request: Request, world: WorldNeed, name: str) -> Response:
     """One host."""
-    return answer(await _host_view(world, await _host(world, name)))
+    return tagged(request, await _host_view(world, await _host(world, name)))
 
 
 @router.post("/hosts/{name}/pause")
@@ -153,12 +163,12 @@ async def _host(world: World, name: str) -> Host:
     return host
 
 
-async def _pool_view(world: World, name: str) -> View:
+async def _pool_view(world: World, name: str) -> PoolView:
     await _pool(world, name)
-    return next(view for view in await _pool_views(world) if view["name"] == name)
+    return next(view for view in await _pool_views(world) if view.name == name)
 
 
-async def _pool_views(world: World) -> list[View]:
+async def _pool_views(world: World) -> list[PoolView]:
     counts = await world.store.counts()
     holders = await world.store.holders()
     words: dict[str, Counter[str]] = {}
@@ -174,7 +184,7 @@ async def _pool_views(world: World) -> list[View]:
     ]
 
 
-async def _host_view(world: World, host: Host) -> View:
+async def _host_view(world: World, host: Host) -> HostView:
     leases = {lease.host: lease for lease in await world.store.leases()}
     holders = await world.store.holders(host=host.name)
     used = sum(order.memory_mb for order in holders.values())

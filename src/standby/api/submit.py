@@ -97,7 +97,7 @@ async def _deduplicated(world: World, order_id: str, body: SubmitBody) -> Respon
     if work is None or body.dedupe_key is None or work.spec.dedupe_key != body.dedupe_key:
         return None
     position = await world.store.position(work.order)
-    return answer({**order_view(work.order, work.spec, position=position), "deduplicated": True})
+    return answer(replace(order_view(work.order, work.spec, position=position), deduplicated=True))
 
 
 async def _pool(world: World, body: SubmitBody) -> Pool:

@@ -233,6 +233,15 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
 
 
+class Override(Struct, frozen=True, kw_only=True):
+    """What an operator set over the configuration, in the unit of the API."""
+
+    value: Json
+    actor: str
+    at: int
+    reason: str | None = None
+
+
 class Pool(Struct, frozen=True, kw_only=True):
     name: str
     version: int = 1
@@ -245,6 +254,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     blocked_ms: int = 0
     """How long, all in all, its orders could not have been served: no leader, unreachable, paused."""
     blocked_since: int | None = None
+    overrides: Mapping[str, Override] = {}
+    """By setting, as the API names it (see `places.OVERRIDABLE`); `settings` has them already."""
 
 
 class Host(Struct, frozen=True, kw_only=True):

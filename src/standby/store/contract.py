@@ -76,11 +76,34 @@ class Listed(Struct, frozen=True):
 
 
 class OrderFilter(Struct, frozen=True, kw_only=True):
-    """Nothing set means all."""
+    """Nothing set means all; what is set must all hold."""
 
-    state: OrderState | None = None
+    states: frozenset[OrderState] = frozenset()
     pool: str | None = None
     project: str | None = None
+    labels: Mapping[str, str] = {}
+    id_prefix: str | None = None
+    ids: Sequence[str] = ()
+
+
+class Page(Struct, frozen=True):
+    """Some orders, newest first. `next` is where to go on below, null at the end; a page may be short of what was
+    asked for when few of many orders match."""
+
+    orders: Sequence[Listed]
+    next: int | None
+
+
+class History(Struct, frozen=True):
+    """How far back the events go."""
+
+    pruned_to: int
+    """Events up to this one are gone; 0 when none are."""
+    orders_pruned: int
+    events_pruned: int
+    """How many of each were ever removed because of their age."""
+    oldest_at: int | None
+    last_seq: int
 
 
 class LogChunk(Struct, frozen=True, kw_only=True):
@@ -130,8 +153,8 @@ class Store(Protocol):
 
     # orders
     async def order(self, order_id: str) -> Work | None: ...
-    async def orders(self, only: OrderFilter, before: int | None, most: int) -> Sequence[Listed]:
-        """Newest first by commit order of their submit; `before` is the seq of the last one seen."""
+    async def orders(self, only: OrderFilter, before: int | None, most: int) -> Page:
+        """Newest first by commit order of their submit; `before` is the `next` of the page before."""
 
     async def open_orders(self, host: str) -> Sequence[Work]:
         """All orders with an open run on this host's slots."""
@@ -187,6 +210,10 @@ class Store(Protocol):
         """Events with seq > after, oldest first."""
 
     async def last_seq(self) -> int: ...
+    async def mark(self, seq: int) -> str | None:
+        """What tells this event from another one with its number: the beginning of its change's id."""
+
+    async def history(self) -> History: ...
 
     # leases
     async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:

@@ -33,6 +33,7 @@ LISTEN_CHECK_S: Final = 30.0
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_POSTGRES,
     candidates_after=queries.CANDIDATES_AFTER_POSTGRES,
+    named=queries.NAMED_POSTGRES,
     specs=queries.SPECS_POSTGRES,
     envs=queries.ENVS_POSTGRES,
     ended_numbers=queries.ENDED_NUMBERS_POSTGRES,

@@ -11,19 +11,47 @@ INCARNATION: Final = "select incarnation from meta"
 # order: one order with its spec
 ORDER: Final = "select s.body, o.* from orders o join specs s on s.order_id = o.id where o.id = $1"
 
-# newest: orders by commit order of their submit, newest first
+# newest: orders by commit order of their submit, newest first, down to $5. $2 lists states: ",failed,cancelled,"
 NEWEST: Final = """
 select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
-where s.seq < $1 and (cast($2 as text) is null or o.state = $2) and (cast($3 as text) is null or s.pool = $3)
+where s.seq < $1 and s.seq >= $5 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
+    and (cast($3 as text) is null or s.pool = $3)
 order by s.seq desc limit $4
 """
 
 # newest of project: the same within one project, by its own index
 NEWEST_OF_PROJECT: Final = """
 select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
-where s.seq < $1 and (cast($2 as text) is null or o.state = $2) and (cast($3 as text) is null or s.pool = $3)
-    and s.project = $5
+where s.seq < $1 and s.seq >= $5 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
+    and (cast($3 as text) is null or s.pool = $3) and s.project = $6
 order by s.seq desc limit $4
+"""
+
+# window: where a walk over the next $2 orders below $1 ends, and how many there are
+WINDOW: Final = """
+select coalesce(min(seq), 0), count(*) from (select seq from specs where seq < $1 order by seq desc limit $2) w
+"""
+WINDOW_OF_PROJECT: Final = """
+select coalesce(min(seq), 0), count(*) from (
+    select seq from specs where seq < $1 and project = $3 order by seq desc limit $2) w
+"""
+
+# newest by id: the same for ids from $5 to below $6, which are few
+NEWEST_BY_ID: Final = """
+select s.seq, s.body, o.* from orders o join specs s on s.order_id = o.id
+where o.id >= $5 and o.id < $6 and s.seq < $1 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
+    and (cast($3 as text) is null or o.pool = $3) and (cast($7 as text) is null or o.project = $7)
+order by s.seq desc limit $4
+"""
+
+# named: some orders by their ids
+NAMED_POSTGRES: Final = """
+select s.seq, s.body, o.* from orders o join specs s on s.order_id = o.id
+where o.id = any (cast($1 as text[])) and s.seq < $2 order by s.seq desc
+"""
+NAMED_SQLITE: Final = """
+select s.seq, s.body, o.* from json_each($1) i join orders o on o.id = i.value join specs s on s.order_id = o.id
+where s.seq < $2 order by s.seq desc
 """
 
 # few unfinished: how many unfinished orders there are, counted no further than $1
@@ -33,14 +61,14 @@ select (select count(*) from (select 1 from orders where rank is not null limit 
     + (select count(*) from (select 1 from orders where slot is not null limit $1) s)
 """
 
-# newest unfinished: the listing of an unfinished state when few orders are unfinished, so that history is not walked
+# newest unfinished: the listing of unfinished states when few orders are unfinished, so that history is not walked
 NEWEST_UNFINISHED: Final = """
 select s.seq, s.body, o.* from (
     select * from orders where rank is not null union all
     select * from orders where due_at is not null union all
     select * from orders where slot is not null) o
 join specs s on s.order_id = o.id
-where s.seq < $1 and o.state = $2 and (cast($3 as text) is null or o.pool = $3)
+where s.seq < $1 and $2 like '%,' || o.state || ',%' and (cast($3 as text) is null or o.pool = $3)
     and (cast($5 as text) is null or o.project = $5)
 order by s.seq desc limit $4
 """
@@ -186,6 +214,12 @@ PROJECTS: Final = "select * from projects order by name"
 EVENTS: Final = "select * from events where seq > $1 order by seq limit $2"
 EVENTS_OF: Final = "select * from events where subject = $3 and seq > $1 order by seq limit $2"
 LAST_SEQ: Final = "select coalesce(max(seq), 0) from events"
+MARK: Final = "select substr(change, 1, 8) from events where seq = $1"
+HISTORY: Final = """
+select pruned_to, orders_pruned, events_pruned, (select at from events order by seq limit 1),
+    (select coalesce(max(seq), 0) from events)
+from meta
+"""
 
 # found: which of these changes are in the history after a seq
 FOUND_POSTGRES: Final = """

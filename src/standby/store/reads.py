@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, OrderState, Pool, Project, Run, Slot, Spec
 from standby.store import queries, rows
-from standby.store.contract import Key, Listed, LogChunk, LogTail, OrderFilter, Work
+from standby.store.contract import History, Key, Listed, LogChunk, LogTail, OrderFilter, Page, Work
 from standby.store.hints import Hear, Hints
 from standby.store.rows import Row
 
@@ -17,6 +17,12 @@ COUNT_MOST: Final = 10_001
 UNLIMITED: Final = 2**62
 FEW: Final = 2_000
 NEVER: Final = 2**62
+WINDOW: Final = 2_000
+"""Orders looked at in one read, when only some of them match."""
+WALK_MOST: Final = 40_000
+"""Orders looked at for one page; then it ends, however short."""
+PREFIX_FEW: Final = 7
+"""Ids begin with their time: so many letters name those of half a minute."""
 
 Param = str | int | None | Sequence[str] | Sequence[int]
 
@@ -26,6 +32,7 @@ class Dialect(Struct, frozen=True):
 
     candidates: str
     candidates_after: str
+    named: str
     specs: str
     envs: str
     ended_numbers: str
@@ -52,18 +59,50 @@ class Reads:
         found = await self.fetch(queries.ORDER, order_id)
         return _work(found[0]) if found else None
 
-    async def orders(self, only: OrderFilter, before: int | None, most: int) -> Sequence[Listed]:
-        """Newest first by commit order of their submit; `before` is the seq of the last one seen."""
+    async def orders(self, only: OrderFilter, before: int | None, most: int) -> Page:
+        """Newest first by commit order of their submit; `before` is the `next` of the page before."""
         below = NEVER if before is None else before
-        state = only.state
-        if state is not None and state not in ENDED and await self._few_unfinished():
-            found = await self.fetch(queries.NEWEST_UNFINISHED, below, state, only.pool, most, only.project)
-        elif only.project is not None:
-            found = await self.fetch(queries.NEWEST_OF_PROJECT, below, state, only.pool, most, only.project)
+        states = f",{','.join(sorted(only.states))}," if only.states else None
+        cap = UNLIMITED if only.labels else most + 1
+        if only.ids:
+            found = await self.fetch(self.dialect.named, list(only.ids), below)
+        elif only.id_prefix is not None and len(only.id_prefix) >= PREFIX_FEW:
+            ids = (only.id_prefix, only.id_prefix + "~")
+            found = await self.fetch(queries.NEWEST_BY_ID, below, states, only.pool, cap, *ids, only.project)
+        elif only.states and ENDED.isdisjoint(only.states) and await self._few_unfinished():
+            found = await self.fetch(queries.NEWEST_UNFINISHED, below, states, only.pool, cap, only.project)
         else:
-            found = await self.fetch(queries.NEWEST, below, state, only.pool, most)
-        works = [(row[0], _work(row[1:])) for row in found]
-        return [Listed(work.order, work.spec, seq) for seq, work in works]
+            return await self._walk(only, states, below, most)
+        listed = [each for each in map(_listed, found) if _matches(only, each)]
+        return Page(listed[:most], listed[most - 1].seq if len(listed) > most else None)
+
+    async def _walk(self, only: OrderFilter, states: str | None, below: int, most: int) -> Page:
+        """Look at the newest orders, window by window, so that a rare match in a long history keeps nobody waiting."""
+        listed: list[Listed] = []
+        picky = bool(only.states or only.pool or only.labels or only.id_prefix)
+        window = WINDOW if picky else most + 1
+        for _ in range(max(1, WALK_MOST // window)):
+            floor, count = await self._window(below, window, only.project)
+            if only.project is None:
+                found = await self.fetch(queries.NEWEST, below, states, only.pool, window, floor)
+            else:
+                found = await self.fetch(
+                    queries.NEWEST_OF_PROJECT, below, states, only.pool, window, floor, only.project
+                )
+            listed += [each for each in map(_listed, found) if _matches(only, each)]
+            if len(listed) > most:
+                return Page(listed[:most], listed[most - 1].seq)
+            if count < window:
+                return Page(listed, None)
+            below = floor
+        return Page(listed, below)
+
+    async def _window(self, below: int, most: int, project: str | None) -> tuple[int, int]:
+        if project is None:
+            found = await self.fetch(queries.WINDOW, below, most)
+        else:
+            found = await self.fetch(queries.WINDOW_OF_PROJECT, below, most, project)
+        return found[0][0], found[0][1]
 
     async def _few_unfinished(self) -> bool:
         found = await self.fetch(queries.FEW_UNFINISHED, FEW)
@@ -175,6 +214,14 @@ class Reads:
     async def last_seq(self) -> int:
         return int((await self.fetch(queries.LAST_SEQ))[0][0])
 
+    async def mark(self, seq: int) -> str | None:
+        """What tells this event from another one with its number: the beginning of its change's id."""
+        found = await self.fetch(queries.MARK, seq)
+        return str(found[0][0]) if found else None
+
+    async def history(self) -> History:
+        return History(*(await self.fetch(queries.HISTORY))[0])
+
     async def leases(self) -> Sequence[Lease]:
         return [rows.lease(row) for row in await self.fetch(queries.LEASES)]
 
@@ -203,3 +250,20 @@ def _work(row: Row) -> Work:
     """An order with its spec. One that cannot be read is never claimed (see `candidates`), but watched all the same."""
     order = rows.order(row[1:])
     return Work(order, rows.spec(row[0]) or Spec(order_id=order.id))
+
+
+def _listed(row: Row) -> Listed:
+    work = _work(row[1:])
+    return Listed(work.order, work.spec, row[0])
+
+
+def _matches(only: OrderFilter, each: Listed) -> bool:
+    """Whether an order is one that was asked for; the reads have looked at some of this already."""
+    order, spec = each.order, each.spec
+    return (
+        (not only.states or order.state in only.states)
+        and only.pool in (None, order.pool)
+        and only.project in (None, order.project)
+        and order.id.startswith(only.id_prefix or "")
+        and all(spec.labels.get(name) == value for name, value in only.labels.items())
+    )

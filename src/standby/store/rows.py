@@ -15,6 +15,7 @@ from standby.core.model import (
     Json,
     Lease,
     Order,
+    Override,
     Pool,
     PoolSettings,
     Project,
@@ -31,6 +32,7 @@ T = TypeVar("T", bound=Struct)
 log = structlog.get_logger("standby.store")
 _spec = Decoder(Spec)
 _settings = Decoder(PoolSettings)
+_overrides = Decoder(dict[str, Override])
 _json = Decoder(dict[str, Json])
 
 
@@ -83,6 +85,7 @@ def idempotency(row: Row) -> Idempotency:
 def pool(row: Row) -> Pool:
     fields = dict(zip(Pool.__struct_fields__, row, strict=False))
     fields["settings"] = _settings.decode(fields["settings"])
+    fields["overrides"] = _overrides.decode(fields["overrides"])
     return convert(fields, Pool)
 
 

@@ -31,6 +31,7 @@ READ_BUSY_MS: Final = 1_000
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
     candidates_after=queries.CANDIDATES_AFTER_SQLITE,
+    named=queries.NAMED_SQLITE,
     specs=queries.SPECS_SQLITE,
     envs=queries.ENVS_SQLITE,
     ended_numbers=queries.ENDED_NUMBERS_SQLITE,

@@ -62,8 +62,8 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_POOL: Final = """
 insert or replace into pools (name, version, host, settings, mode, mode_since, mode_reason, mode_actor, blocked_ms,
-    blocked_since)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    blocked_since, overrides)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_HOST: Final = """
 insert or replace into hosts (name, version, driver, memory_mb, identity, mode, mode_since, mode_reason, mode_actor,
@@ -348,8 +348,9 @@ class Batch:
         elif change.slot_was is not None:
             self._cursor.execute("delete from slots where name = ?", (change.slot_was.name,))
         if one.pool is not None:
-            name, version, host, settings, *rest = astuple(one.pool)
-            self._cursor.execute(PUT_POOL, (name, version, host, encode(settings).decode(), *rest))
+            name, version, host, settings, *rest, overrides = astuple(one.pool)
+            texts = encode(settings).decode(), encode(overrides).decode()
+            self._cursor.execute(PUT_POOL, (name, version, host, texts[0], *rest, texts[1]))
         elif change.pool_was is not None:
             self._cursor.execute("delete from pools where name = ?", (change.pool_was.name,))
         if one.host is not None:

@@ -1,0 +1,173 @@
+"""How pools, slots and hosts are shown."""
+
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from standby.api.views import RetryView, Seconds, Time, length, retry_view, seconds, shown_time, time
+from standby.core.model import OPEN, Host, Lease, Mode, Order, OrderState, Pool, Slot, slot_word
+
+
+class ModeView(Struct, frozen=True):
+    """What an operator wants of a place, since when, why and by whom."""
+
+    mode: Mode
+    mode_since: Time
+    mode_reason: str | None
+    mode_actor: str
+
+
+class SettingsView(Struct, frozen=True):
+    """What a pool's orders get unless they say otherwise."""
+
+    memory_mb: int
+    queue_timeout_s: Seconds | None
+    queue_timeout_max_s: Seconds | None
+    start_timeout_s: Seconds
+    run_timeout_s: Seconds | None
+    stop_grace_s: Seconds
+    retry: RetryView
+
+
+class PoolView(ModeView, frozen=True):
+    """A pool with its unfinished orders by state and its slots by word."""
+
+    name: str
+    host: str
+    pending: int
+    open: int
+    orders: Mapping[OrderState, int]
+    slots: Mapping[str, int]
+    slots_max: int
+    blocked_since: Time | None
+    blocked_s: Seconds
+    settings: SettingsView
+
+
+class PoolsView(Struct, frozen=True):
+    """All pools."""
+
+    pools: Sequence[PoolView]
+
+
+class SlotView(Struct, frozen=True):
+    """A slot in the words people use: `deploying` and `busy` are an idle one with an open run."""
+
+    name: str
+    host: str
+    pool: str
+    state: str
+    state_since: Time
+    order: str | None
+    handle: str | None
+    incarnation: str | None
+    uses: int
+    created_at: Time
+    last_used_at: Time | None
+    error: str | None
+    retry_at: Time | None
+
+
+class SlotsView(Struct, frozen=True):
+    """All slots that were asked for."""
+
+    slots: Sequence[SlotView]
+
+
+class LeaseView(Struct, frozen=True):
+    """Who leads a host, and until when."""
+
+    owner: str
+    epoch: int
+    until: Time
+    live: bool
+
+
+class HostView(ModeView, frozen=True):
+    """A host, who leads it, and how much of its memory budget is taken by open runs."""
+
+    name: str
+    driver: str
+    lease: LeaseView | None
+    memory_used_mb: int
+    memory_mb: int | None
+    identity: str | None
+    unreachable_since: Time | None
+    error: str | None
+    dead_at: Time | None
+
+
+class HostsView(Struct, frozen=True):
+    """All hosts."""
+
+    hosts: Sequence[HostView]
+
+
+def slot_view(slot: Slot, holder: Order | None) -> SlotView:
+    return SlotView(
+        name=slot.name,
+        host=slot.host,
+        pool=slot.pool,
+        state=slot_word(slot, holder),
+        state_since=time(slot.state_since if holder is None else holder.state_since),
+        order=None if holder is None else holder.id,
+        handle=None if holder is None else holder.handle,
+        incarnation=slot.incarnation,
+        uses=slot.uses,
+        created_at=time(slot.created_at),
+        last_used_at=shown_time(slot.last_used_at),
+        error=slot.error,
+        retry_at=shown_time(slot.retry_at),
+    )
+
+
+def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, int]) -> PoolView:
+    """A pool with its unfinished orders by state and its slots by word."""
+    settings = pool.settings
+    return PoolView(
+        name=pool.name,
+        host=pool.host,
+        mode=pool.mode,
+        mode_since=time(pool.mode_since),
+        mode_reason=pool.mode_reason,
+        mode_actor=pool.mode_actor,
+        pending=counts.get(OrderState.PENDING, 0),
+        open=sum(count for state, count in counts.items() if state in OPEN),
+        orders=counts,
+        slots=words,
+        slots_max=settings.slots_max,
+        blocked_since=shown_time(pool.blocked_since),
+        blocked_s=length(pool.blocked_ms),
+        settings=SettingsView(
+            memory_mb=settings.memory_mb,
+            queue_timeout_s=seconds(settings.queue_timeout_ms),
+            queue_timeout_max_s=seconds(settings.queue_timeout_max_ms),
+            start_timeout_s=length(settings.start_timeout_ms),
+            run_timeout_s=seconds(settings.run_timeout_ms),
+            stop_grace_s=length(settings.stop_grace_ms),
+            retry=retry_view(settings.retry),
+        ),
+    )
+
+
+def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int) -> HostView:
+    """A host, who leads it, and how much of its memory budget is taken by open runs."""
+    return HostView(
+        name=host.name,
+        driver=host.driver,
+        mode=host.mode,
+        mode_since=time(host.mode_since),
+        mode_reason=host.mode_reason,
+        mode_actor=host.mode_actor,
+        lease=None if lease is None else lease_view(lease, now),
+        memory_used_mb=memory_used_mb,
+        memory_mb=host.memory_mb,
+        identity=host.identity,
+        unreachable_since=shown_time(host.unreachable_since),
+        error=host.error,
+        dead_at=shown_time(host.dead_at),
+    )
+
+
+def lease_view(lease: Lease, now: int) -> LeaseView:
+    return LeaseView(owner=lease.owner, epoch=lease.epoch, until=time(lease.until), live=lease.until > now)
