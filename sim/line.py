@@ -36,13 +36,13 @@ class SimStore(SqliteStore):
         store.unsure, store.watcher = [], watcher
         return store
 
-    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         """Commit; or not; or commit and not know it."""
         fault = self.unsure.pop(0) if self.unsure else ""
         if fault == "before":
             raise Unsure("the connection broke before the commit")
         try:
-            verdicts = await super().commit(batch)
+            verdicts = await super().commit(batch, together=together)
         except Violated as error:
             self.watcher.broken(f"the database had to refuse a change: {error}")
             raise

@@ -349,7 +349,7 @@ async def test_a_leader_whose_changes_are_always_refused_slows_down() -> None:
     async def refuse(changes: Sequence[Change]) -> Sequence[Verdict]:
         return [Verdict(Answer.CONFLICT) for _ in changes]
 
-    stage.store.save = refuse  # type: ignore[method-assign]
+    stage.store.save = refuse  # type: ignore[method-assign, assignment]
     for _ in range(8):
         leader.hint(frozenset({"default"}))
         waits.append(await leader.step())

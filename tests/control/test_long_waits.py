@@ -76,7 +76,7 @@ async def test_a_block_that_could_not_be_saved_is_saved_with_the_next_look() -> 
         refused = Verdict(Answer.CONFLICT)
         return [refused if change.kind == "pool.blocked" else next(verdicts) for change in changes]
 
-    stage.store.save = without_blocks  # type: ignore[method-assign]
+    stage.store.save = without_blocks  # type: ignore[method-assign, assignment]
     await stage.steps(leader, 2, each_ms=1_000)
     stage.store.save = save  # type: ignore[method-assign]
     await stage.steps(leader, 2, each_ms=1_000)

@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from standby.core import explain
 from standby.core.explain import GateName, House, gate
 from standby.core.model import Lease, Mode, OrderState, SlotState
 from tests.rows import NOW, host, order, pool, slot
@@ -52,3 +53,12 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
 @pytest.mark.parametrize("state", [OrderState.RUNNING, OrderState.COMPLETED, OrderState.STOPPING])
 def test_an_order_that_does_not_wait_has_no_gate(state: OrderState) -> None:
     assert gate(order(state), _house()) is None
+
+
+@pytest.mark.parametrize("state", OrderState)
+def test_what_follows_is_said_for_every_state_and_every_gate(state: OrderState) -> None:
+    texts = [explain.what_follows(order(state), None)]
+    texts += [explain.what_follows(order(state), explain.Gate(name, "")) for name in explain.GateName]
+    assert all(text and not text.endswith(".") for text in texts)
+    waits = state in (OrderState.PENDING, OrderState.WAITING_RETRY)
+    assert all(text.startswith(("it does not wait", "nothing: ")) != waits for text in texts)

@@ -268,3 +268,36 @@ async def test_a_second_store_sees_and_respects_what_the_first_saved(database: D
     assert answers(await two.save([make.cancel(made.order)])) == [Answer.SAVED]
     assert answers(await one.save([make.cancel(made.order)])) == [Answer.CONFLICT]
     assert one.incarnation == two.incarnation
+
+
+async def test_changes_that_are_saved_together_are_all_there_or_none(store: Store) -> None:
+    first = make.submit(dedupe_live="k")
+    await store.save([first])
+    group = [make.submit(), make.submit(dedupe_live="k"), make.submit(make.order(id="once"))]
+    assert first.order is not None
+    assert await store.save(group, together=True) == [
+        Verdict(Answer.HELD_BACK),
+        Verdict(Answer.DUPLICATE, order_id=first.order.id),
+        Verdict(Answer.HELD_BACK),
+    ]
+    assert await store.last_seq() == 1
+    assert await store.save([group[0], group[2]], together=True) == [Verdict(Answer.SAVED, 2), Verdict(Answer.SAVED, 3)]
+    assert await store.last_seq() == 3
+
+
+async def test_a_large_group_is_one_whole_while_others_save_beside_it(store: Store) -> None:
+    group = [make.submit() for _ in range(700)]
+    alone = [make.submit() for _ in range(50)]
+    verdicts, *others = await asyncio.gather(
+        store.save(group, together=True), *(store.save([change]) for change in alone)
+    )
+    seqs = [verdict.seq for verdict in verdicts]
+    assert None not in seqs
+    assert seqs == list(range(seqs[0] or 0, (seqs[0] or 0) + 700))
+    assert all(one[0].saved for one in others)
+
+
+async def test_a_group_whose_changes_touch_the_same_row_is_nonsense(store: Store) -> None:
+    order = make.order()
+    with pytest.raises(ValueError, match="same rows"):
+        await store.save([make.submit(order), make.submit(order)], together=True)

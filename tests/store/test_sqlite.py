@@ -121,37 +121,41 @@ async def test_a_file_of_a_newer_version_or_with_other_texts_is_refused(tmp_path
             SqliteStore.open(path)
 
 
-async def test_a_commit_whose_answer_was_lost_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_commit_whose_answer_was_lost_is_found_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
+) -> None:
     store = SqliteStore.open(tmp_path / "standby.db")
     real = sqlite_commit.commit
 
-    def lost(connection: apsw.Connection, batch: object) -> None:
+    def lost(connection: apsw.Connection, batch: object, *, together: bool) -> None:
         monkeypatch.setattr(sqlite_commit, "commit", real)
-        real(connection, batch)  # type: ignore[arg-type]
+        real(connection, batch, together=together)  # type: ignore[arg-type]
         raise Unsure("the answer was lost")
 
     monkeypatch.setattr(sqlite_commit, "commit", lost)
-    verdicts = await store.save([make.submit(), make.submit()])
+    verdicts = await store.save([make.submit(), make.submit()], together=together)
 
     assert [(verdict.answer, verdict.seq) for verdict in verdicts] == [(Answer.SAVED, 1), (Answer.SAVED, 2)]
     assert await store.last_seq() == 2
     await store.close()
 
 
+@pytest.mark.parametrize("together", [False, True])
 async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     store = SqliteStore.open(tmp_path / "standby.db")
     tries: list[int] = []
 
-    def fails(connection: apsw.Connection, batch: object) -> None:
+    def fails(connection: apsw.Connection, batch: object, *, together: bool) -> None:
         tries.append(1)
         raise Unsure("the disk is full")
 
     with monkeypatch.context() as patched:
         patched.setattr(sqlite_commit, "commit", fails)
         with pytest.raises(StoreDown, match="the disk is full"):
-            await store.save([make.submit()])
+            await store.save([make.submit()], together=together)
     assert len(tries) == 2
     assert [verdict.seq for verdict in await store.save([make.submit()])] == [1]
     await store.close()

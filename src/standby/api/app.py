@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from standby import __version__
 from standby.api import feed, logs, orders, places, problems, submit, system
 from standby.api.auth import KeyGate
+from standby.api.waits import Waits
 from standby.metrics import Metrics
 from standby.web import pages
 from standby.world import World
@@ -44,6 +45,7 @@ def create_app(world: World) -> FastAPI:
     app.state.world = world
     app.state.stopping = asyncio.Event()
     app.state.metrics = Metrics()
+    app.state.waits = Waits(world)
     for part in (submit, orders, logs, places, feed):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(system.router)

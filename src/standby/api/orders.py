@@ -14,14 +14,18 @@ from standby.api.views import (
     OrdersView,
     OrderView,
     RunsView,
+    WhyView,
     answer,
     event_view,
+    gate_view,
     open_run_view,
     order_view,
     run_view,
     tagged,
+    time,
 )
-from standby.api.wire import CancelBody, parse
+from standby.api.waits import Waits, WaitsNeed
+from standby.api.wire import ReasonBody, parse
 from standby.core import explain, lifecycle
 from standby.core.model import Order, OrderState, Trigger
 from standby.store.contract import OrderFilter, Work
@@ -74,9 +78,27 @@ def _labels(texts: list[str]) -> dict[str, str]:
 
 
 @router.get("/work-orders/{order_id}")
-async def show_order(request: Request, world: WorldNeed, order_id: str) -> Response:
-    """One order, with its place in the queue and the gate that holds it."""
-    return tagged(request, await full_view(world, await find(world, order_id)))
+async def show_order(request: Request, world: WorldNeed, waits: WaitsNeed, order_id: str) -> Response:
+    """One order, with its place in the queue, the gate that holds it and how long that will probably take."""
+    return tagged(request, await full_view(world, await find(world, order_id), waits))
+
+
+@router.get("/work-orders/{order_id}/why")
+async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Response:
+    """Why it waits, where it stands, and what happens next."""
+    work = await find(world, order_id)
+    order = work.order
+    gate = _gate(order, await read_houses(world, [order]))
+    view = WhyView(
+        id=order.id,
+        state=order.state,
+        waiting_since=time(order.state_since) if order.state in _WAITING else None,
+        gate=gate_view(gate),
+        position=await world.store.position(order),
+        estimated_wait_ms=await waits.estimate_ms(order, gate),
+        next=explain.what_follows(order, gate),
+    )
+    return answer(view)
 
 
 @router.get("/work-orders/{order_id}/runs")
@@ -104,19 +126,21 @@ async def list_order_events(
 
 
 @router.post("/work-orders/{order_id}/cancel")
-async def cancel_order(request: Request, world: WorldNeed, actor: ActorNeed, order_id: str) -> Response:
+async def cancel_order(
+    request: Request, world: WorldNeed, waits: WaitsNeed, actor: ActorNeed, order_id: str
+) -> Response:
     """Ask for its end. Safe to repeat; an order that has ended stays as it is."""
-    body, _ = await parse(request, CancelBody, world.config.request_max_kb, empty=b"{}")
+    body, _ = await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
     for _ in range(CANCEL_TRIES):
         work = await find(world, order_id)
         change = lifecycle.cancel(world.cause(Trigger.REQUEST, actor), work.order, work.spec)
         if change is None:
-            return answer(await full_view(world, work))
+            return answer(await full_view(world, work, waits))
         if body.reason:
             change = replace(change, note={**change.note, "said": body.reason})
         (verdict,) = await world.store.save([change])
         if verdict.saved:
-            return answer(await full_view(world, await find(world, order_id)))
+            return answer(await full_view(world, await find(world, order_id), waits))
     raise Problem(409, "conflict", f"order {order_id} keeps changing", "send the cancel again")
 
 
@@ -128,11 +152,13 @@ async def find(world: World, order_id: str) -> Work:
     return work
 
 
-async def full_view(world: World, work: Work) -> OrderView:
-    """An order with its position and its gate."""
-    houses = await read_houses(world, [work.order])
-    position = await world.store.position(work.order) if work.order.state is OrderState.PENDING else None
-    return order_view(work.order, work.spec, position=position, gate=_gate(work.order, houses))
+async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
+    """An order with its position, its gate and the wait that is to be expected."""
+    order = work.order
+    gate = _gate(order, await read_houses(world, [order]))
+    position = await world.store.position(order)
+    wait_ms = await waits.estimate_ms(order, gate)
+    return order_view(order, work.spec, position=position, gate=gate, wait_ms=wait_ms)
 
 
 def _gate(order: Order, houses: dict[tuple[str, str], explain.House]) -> explain.Gate | None:

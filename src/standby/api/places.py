@@ -18,7 +18,7 @@ from standby.api.place_views import (
 )
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, tagged
-from standby.api.wire import DeadBody, ModeBody, parse
+from standby.api.wire import DeadBody, ReasonBody, parse
 from standby.core import places
 from standby.core.model import Host, Mode, Pool, Trigger, slot_word
 from standby.world import World
@@ -126,7 +126,7 @@ async def _check_lost(world: World, host: Host) -> None:
 
 
 async def _set_pool(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
-    body, _ = await parse(request, ModeBody, world.config.request_max_kb, empty=b"{}")
+    body, _ = await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
     for _ in range(TRIES):
         pool = await _pool(world, name)
         change = places.set_pool_mode(world.cause(Trigger.REQUEST, actor), pool, mode, body.reason)
@@ -136,7 +136,7 @@ async def _set_pool(request: Request, world: World, actor: str, name: str, mode:
 
 
 async def _set_host(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
-    body, _ = await parse(request, ModeBody, world.config.request_max_kb, empty=b"{}")
+    body, _ = await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
     for _ in range(TRIES):
         host = await _host(world, name)
         change = places.set_host_mode(world.cause(Trigger.REQUEST, actor), host, mode, body.reason)

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
 
 import msgspec
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from msgspec import Struct
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -15,6 +15,26 @@ from standby.core.errors import Refused, StandbyError
 from standby.store.contract import StoreDown
 
 log = structlog.get_logger()
+
+
+class WrongField(Struct, frozen=True):
+    """One part of a request that cannot be used."""
+
+    field: str
+    message: str
+
+
+class ProblemView(Struct, frozen=True, omit_defaults=True):
+    """What is wrong and what to do (RFC 9457)."""
+
+    type: str
+    title: str
+    status: int
+    code: str
+    """For programs: stays the same."""
+    detail: str
+    what_to_do: str
+    errors: Sequence[WrongField] = ()
 
 
 class Problem(StandbyError):
@@ -34,19 +54,22 @@ class Problem(StandbyError):
         self.status, self.code, self.detail, self.what_to_do = status, code, detail, what_to_do
         self.errors, self.headers = errors, dict(headers or {})
 
+    def view(self) -> ProblemView:
+        """The problem as it is shown."""
+        return ProblemView(
+            type=f"urn:standby:problem:{self.code}",
+            title=HTTPStatus(self.status).phrase,
+            status=self.status,
+            code=self.code,
+            detail=self.detail,
+            what_to_do=self.what_to_do,
+            errors=[WrongField(each["field"], each["message"]) for each in self.errors],
+        )
+
     def response(self) -> Response:
         """The problem as an answer."""
-        body: dict[str, Any] = {
-            "type": f"urn:standby:problem:{self.code}",
-            "title": HTTPStatus(self.status).phrase,
-            "status": self.status,
-            "code": self.code,
-            "detail": self.detail,
-            "what_to_do": self.what_to_do,
-        }
-        if self.errors:
-            body["errors"] = self.errors
-        return Response(msgspec.json.encode(body), self.status, self.headers, media_type="application/problem+json")
+        body = msgspec.json.encode(self.view())
+        return Response(body, self.status, self.headers, media_type="application/problem+json")
 
 
 def not_found(noun: str, name: str, known: Sequence[str] = ()) -> Problem:

@@ -12,6 +12,7 @@ from standby.core.model import NEVER_RETRIED, Json, Reason
 
 TEN_YEARS_S: Final = 10 * 366 * 86_400
 TIME_MAX_MS: Final = 253_402_300_799_999
+BULK_MOST: Final = 1_000
 
 
 def _no_nul(text: str) -> str:
@@ -90,11 +91,16 @@ class SubmitBody(Body):
     rerun_of: ShortText | None = None
 
 
-class CancelBody(Body):
-    reason: ReasonText | None = None
+class BulkBody(Body):
+    """Orders to take in: each for itself, or all or none of them."""
+
+    orders: Annotated[list[SubmitBody], Field(min_length=1, max_length=BULK_MOST)]
+    together: bool = False
 
 
-class ModeBody(Body):
+class ReasonBody(Body):
+    """Why somebody asks; kept in the event."""
+
     reason: ReasonText | None = None
 
 
@@ -107,6 +113,11 @@ class DeadBody(Body):
 
 class _Payload(msgspec.Struct, frozen=True):
     payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    orders: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=BULK_MOST)]
+    together: bool = False
 
 
 B = TypeVar("B", bound=Body)
@@ -130,13 +141,30 @@ async def parse(request: Request, model: type[B], most_kb: int, *, empty: bytes 
     raw = await read_body(request, most_kb)
     if not raw.strip() and empty is not None:
         return model.model_validate_json(empty), empty
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Problem(415, "json_needed", "the body must be JSON", "send it with Content-Type: application/json")
+    _need_json(request)
     try:
         return model.model_validate_json(raw), raw
     except ValidationError as error:
         raise from_validation(error) from None
+
+
+async def parse_bulk(request: Request, most_kb: int) -> tuple[list[bytes], bool]:
+    """The orders of a bulk, each as it was sent, and whether all or none are meant: each is checked for itself."""
+    _need_json(request)
+    raw = await read_body(request, most_kb)
+    try:
+        bulk = msgspec.json.decode(raw, type=_Bulk)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        text = f"the body cannot be used: {error}"[:300]
+        hint = f'send {{"orders": [...], "together": false}} with 1 to {BULK_MOST} orders'
+        raise invalid(text, hint, "orders") from None
+    return [bytes(each) for each in bulk.orders], bulk.together
+
+
+def _need_json(request: Request) -> None:
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Problem(415, "json_needed", "the body must be JSON", "send it with Content-Type: application/json")
 
 
 def payload_text(raw: bytes) -> str:

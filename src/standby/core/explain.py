@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
+from typing import Final
 
 from msgspec import Struct
 
@@ -50,6 +51,35 @@ def gate(order: Order, house: House) -> Gate | None:
     if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
         return None
     return _its_own_time(order, house) or _platform(house) or _limits(order, house) or _places(order, house)
+
+
+def what_follows(order: Order, held_by: Gate | None) -> str:
+    """One sentence for a person: what happens to this order next."""
+    match order.state:
+        case OrderState.PENDING | OrderState.WAITING_RETRY:
+            return "it starts as soon as it can" if held_by is None else _OPENS[held_by.name]
+        case OrderState.PREPARING:
+            return "it does not wait: its start was sent, and it is running as soon as it is seen at work"
+        case OrderState.RUNNING:
+            return "it does not wait: it runs until it ends, is cancelled or reaches its deadline"
+        case OrderState.STOPPING:
+            return "it does not wait: it was asked to end, and is forced when its grace is over"
+        case _:
+            return "nothing: it has ended; it can be run again as a new order"
+
+
+_OPENS: Final[Mapping[GateName, str]] = {
+    GateName.NOT_BEFORE: "it is queued when the time it asked for has come",
+    GateName.RETRY_WAIT: "it is queued again when its retry time has come",
+    GateName.HOST_NOT_LED: "it goes on as soon as a server leads the host; its queue time stands still meanwhile",
+    GateName.HOST_UNREACHABLE: "it goes on as soon as the host answers; its queue time stands still meanwhile",
+    GateName.HOST_MODE: "it goes on when somebody resumes the host; its queue time stands still meanwhile",
+    GateName.POOL_MODE: "it goes on when somebody resumes the pool; its queue time stands still meanwhile",
+    GateName.PROJECT_LIMIT: "it starts when a run of its project has ended and those before it are served",
+    GateName.MEMORY: "it starts when runs on the host have ended and enough memory is free",
+    GateName.SLOTS: "it starts when a slot comes free and those before it are served",
+    GateName.TURN: "it starts with the next step, after those before it",
+}
 
 
 def _its_own_time(order: Order, house: House) -> Gate | None:

@@ -35,8 +35,8 @@ class Unsure(Exception):
 class Engine(Protocol):
     """What group commit needs of a database."""
 
-    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
-        """Write the batch in one transaction. Raises Violated or Unsure."""
+    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+        """Write the batch in one transaction; all of it or nothing with `together`. Raises Violated or Unsure."""
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
         """Change id -> seq of those that were committed, once no earlier attempt can be under way. Raises StoreDown."""
@@ -45,9 +45,10 @@ class Engine(Protocol):
 class Call:
     """One `save` that waits for the outcomes of its changes."""
 
-    __slots__ = ("left", "outcomes", "whole")
+    __slots__ = ("left", "outcomes", "together", "whole")
 
-    def __init__(self, size: int, whole: "asyncio.Future[None]") -> None:
+    def __init__(self, size: int, whole: "asyncio.Future[None]", *, together: bool = False) -> None:
+        self.together = together
         self.outcomes: list[Outcome] = [StoreDown("not tried")] * size
         self.left = size
         self.whole = whole
@@ -65,11 +66,15 @@ Waiting = tuple[Entry, Call, int]
 
 def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
     """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place."""
+    if waiting and waiting[0][1].together:
+        return [waiting.popleft() for _ in range(waiting[0][1].left)]
     batch: list[Waiting] = []
     later: list[Waiting] = []
     size = 0
     taken: set[str] = set()
     while waiting and len(batch) < MOST_CHANGES and len(later) < MOST_CHANGES and size < MOST_BYTES:
+        if waiting[0][1].together:
+            break
         one = waiting.popleft()
         if taken.isdisjoint(one[0].writes) and taken.isdisjoint(one[0].relies_on):
             batch.append(one)
@@ -92,14 +97,16 @@ class GroupCommit:
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+    async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
         """One verdict for each change, in order; StoreDown when that of any is unknown."""
         if self._closed:
             raise StoreDown("the store is closed")
         if not changes:
             return []
         entries = [entry(change) for change in changes]
-        call = Call(len(entries), asyncio.get_running_loop().create_future())
+        if together and len({key for one in entries for key in one.writes}) < sum(len(one.writes) for one in entries):
+            raise ValueError("changes that are saved together must not touch the same rows")
+        call = Call(len(entries), asyncio.get_running_loop().create_future(), together=together)
         self._waiting.extend((one, call, place) for place, one in enumerate(entries))
         if self._inline:
             await self._write_all()
@@ -119,7 +126,8 @@ class GroupCommit:
             batch = next_batch(self._waiting)
             entries = [one for one, _, _ in batch]
             try:
-                outcomes: Sequence[Outcome] = await self._settle(entries)
+                settle = self._settle_together if batch[0][1].together else self._settle
+                outcomes: Sequence[Outcome] = await settle(entries)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
                 outcomes = [error] * len(batch)
             for (_, call, place), outcome in zip(batch, outcomes, strict=True):
@@ -142,6 +150,26 @@ class GroupCommit:
         except Unsure as error:
             log.warning("a commit of unknown outcome is looked up", changes=len(batch), error=str(error))
             return await self._look_up(batch)
+
+    async def _settle_together(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
+        """All or nothing; an unknown outcome is looked up, and tried once more when nothing was found."""
+        for last in (False, True):
+            try:
+                verdicts = await self._engine.commit(batch, together=True)
+                if not last or verdicts[0].saved:
+                    return verdicts
+            except Violated:
+                verdicts = [Verdict(Answer.CONFLICT)] * len(batch)
+                if not last:
+                    return verdicts
+            except Unsure as error:
+                verdicts = []
+                if last:
+                    return [StoreDown(f"the outcome is unknown: {error}")] * len(batch)
+            found = await self._engine.find(batch)
+            if found:
+                return [Verdict(Answer.SAVED, found[one.change.id]) for one in batch]
+        return verdicts
 
     async def _look_up(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
         try:
@@ -182,6 +210,11 @@ class GroupCommit:
             return Verdict(Answer.CONFLICT)
         except Unsure as error:
             return StoreDown(f"the outcome is unknown: {error}")
+
+
+def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
+    """The verdicts of a group that was rolled back because some of it was refused."""
+    return [Verdict(Answer.HELD_BACK) if verdict.saved else verdict for verdict in verdicts]
 
 
 def _verdict(outcome: Outcome) -> Verdict:

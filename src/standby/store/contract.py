@@ -44,6 +44,8 @@ class Answer(StrEnum):
     """A limit wider than one host leaves no room."""
     DUPLICATE = "duplicate"
     """An unfinished order has this dedupe key, or the idempotency key was used: `order_id` names that order."""
+    HELD_BACK = "held_back"
+    """Nothing is wrong with it, but another change that was to be saved together with it was refused."""
 
 
 class Verdict(Struct, frozen=True):
@@ -147,9 +149,10 @@ class Store(Protocol):
     async def now(self) -> int:
         """The store's clock, in milliseconds."""
 
-    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+    async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
         """Save each change or say why not, one verdict each, in order. Raises StoreDown when the outcome is unknown
-        even after looking for the changes' events; a change is then wholly there or not at all."""
+        even after looking for the changes' events; a change is then wholly there or not at all. With `together` all
+        are saved or none is; they must not touch the same rows."""
 
     # orders
     async def order(self, order_id: str) -> Work | None: ...
@@ -176,6 +179,12 @@ class Store(Protocol):
 
     async def position(self, order: Order) -> int | None:
         """1 for the next one in its lane; null when it has no rank."""
+
+    async def ahead(self, order: Order) -> int:
+        """How many ready orders of its pool, of any project, go before it."""
+
+    async def run_lengths(self, pool: str, most: int) -> Sequence[int]:
+        """How long the last ended runs of a pool took, from their command on, in milliseconds; newest first."""
 
     async def position_at(self, pool: str, project: str, rank: int) -> int:
         """The place an order with this rank would get at the end of its equals."""

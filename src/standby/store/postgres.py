@@ -14,7 +14,7 @@ from msgspec.structs import astuple
 from standby.core.model import Change, Lease
 from standby.store import postgres_session as session
 from standby.store import queries, rows
-from standby.store.commit import GroupCommit, Unsure, Violated
+from standby.store.commit import GroupCommit, Unsure, Violated, held_back
 from standby.store.contract import Answer, Key, LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
@@ -82,6 +82,14 @@ log = structlog.get_logger("standby.store")
 _pools = Decoder(list[str])
 
 
+class _HeldBack(Exception):
+    """Some of a group was refused: its transaction is rolled back."""
+
+    def __init__(self, answers: Sequence[Any]) -> None:
+        super().__init__()
+        self.answers = answers
+
+
 class PostgresStore(Reads):
     """The store contract on PostgreSQL."""
 
@@ -123,9 +131,9 @@ class PostgresStore(Reads):
         """The store's clock, in milliseconds."""
         return int((await self.fetch("select clock_ms()"))[0][0]) + self._offset()
 
-    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
-        """Save each change or say why not, one verdict each, in order."""
-        return await self._commit.save(changes)
+    async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
+        """Save each change or say why not, one verdict each, in order; all or none with `together`."""
+        return await self._commit.save(changes, together=together)
 
     async def close(self) -> None:
         """Write what waits, then let go of the server."""
@@ -154,9 +162,14 @@ class PostgresStore(Reads):
 
     # the writer
 
-    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         """One transaction of group commit, in one round trip; a hot change that was not taken gets its exact verdict
-        from a second one."""
+        from a second one, and a group that is saved together takes three."""
+        if together:
+            try:
+                return await self._save_others(batch, together=True)
+            except _HeldBack as held:
+                return held_back(verdicts(*held.answers))
         hot = [one for one in batch if one.hot is not None]
         others = [one for one in batch if one.hot is None] if hot else batch
         if not hot:
@@ -172,17 +185,24 @@ class PostgresStore(Reads):
         self._last_seq = max(self._last_seq, *(verdict.seq or 0 for verdict in saved.values()))
         return [saved[one.change.id] for one in batch]
 
-    async def _save_others(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
-        answers = await self._call(SAVE, [*parameters(batch), hint_text(batch) if self.hints.on else None])
+    async def _save_others(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+        hint = hint_text(batch) if self.hints.on else None
+        answers = await self._call(SAVE, [*parameters(batch), hint], together=together)
         self._last_seq = max(self._last_seq, *answers[1])
         return verdicts(*answers)
 
-    async def _call(self, sql: str, values: Sequence[Any]) -> Sequence[Any]:
+    async def _call(self, sql: str, values: Sequence[Any], *, together: bool = False) -> Sequence[Any]:
         give_up = time.monotonic() + LOCK_WAIT_S
         while True:
             writer = await self._session()
             try:
-                found: Sequence[Any] = await writer.fetchrow(sql, *values)
+                if not together:
+                    found: Sequence[Any] = await writer.fetchrow(sql, *values)
+                    return found
+                async with writer.transaction():
+                    found = await writer.fetchrow(sql, *values)
+                    if any(found[0]):
+                        raise _HeldBack(found)
                 return found
             except session.lock_not_available() as error:
                 if time.monotonic() > give_up:

@@ -156,6 +156,21 @@ select count(*) from (select 1 from orders
     where pool = $1 and project = $2 and rank is not null and rank <= $3 limit $4) ahead
 """
 
+# ahead: ready orders of the whole pool that go before one; counted no further than $4
+AHEAD: Final = """
+select count(*) from (select 1 from orders
+    where pool = $1 and rank is not null and (rank, id) < ($2, $3) limit $4) ahead
+"""
+
+# run lengths: of the runs that ended lately in a pool, found in the last events so that no index has to be kept for it
+RUN_LENGTHS: Final = """
+select r.ended_at - r.commanded_at from orders o join runs r on r.order_id = o.id
+where o.pool = $1 and o.id in (
+    select e.subject from events e where e.seq > (select max(seq) from events) - 5000
+        and e.kind in ('order.completed', 'order.failed', 'order.retry_waiting'))
+order by r.ended_at desc limit $2
+"""
+
 # by id: parts of many orders
 SPECS_POSTGRES: Final = "select body from specs where order_id = any (cast($1 as text[]))"
 SPECS_SQLITE: Final = "select body from specs where order_id in (select value from json_each($1))"

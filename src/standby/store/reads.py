@@ -145,6 +145,15 @@ class Reads:
         found = await self.fetch(queries.POSITION, order.pool, order.project, order.rank, order.id, COUNT_MOST)
         return int(found[0][0])
 
+    async def ahead(self, order: Order) -> int:
+        """How many ready orders of its pool go before it, at most COUNT_MOST."""
+        found = await self.fetch(queries.AHEAD, order.pool, order.rank, order.id, COUNT_MOST)
+        return int(found[0][0])
+
+    async def run_lengths(self, pool: str, most: int) -> Sequence[int]:
+        """How long the last ended runs of a pool took, from their command on, in milliseconds; newest first."""
+        return [row[0] for row in await self.fetch(queries.RUN_LENGTHS, pool, most)]
+
     async def position_at(self, pool: str, project: str, rank: int) -> int:
         """The place an order with this rank would get at the end of its equals, at most COUNT_MOST."""
         found = await self.fetch(queries.POSITION_AT, pool, project, rank, COUNT_MOST - 1)

@@ -175,9 +175,9 @@ class SqliteStore(Reads):
         """The store's clock, in milliseconds."""
         return self._clock()
 
-    async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
-        """Save each change or say why not, one verdict each, in order."""
-        return await self._commit.save(changes)
+    async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
+        """Save each change or say why not, one verdict each, in order; all or none with `together`."""
+        return await self._commit.save(changes, together=together)
 
     async def close(self) -> None:
         """Write what waits, then let go of the files."""
@@ -223,9 +223,9 @@ class SqliteStore(Reads):
         except apsw.Error as error:
             raise StoreDown(f"the database could not be written: {error}") from error
 
-    async def commit(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
+    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         """One transaction of group commit."""
-        return await self._main.write(lambda connection: sqlite_commit.commit(connection, batch))
+        return await self._main.write(lambda line: sqlite_commit.commit(line, batch, together=together))
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
         """Which changes of a batch are in the history. Asked on the writer, so nothing can be under way."""

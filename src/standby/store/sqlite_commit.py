@@ -7,7 +7,7 @@ import apsw
 from msgspec.json import encode
 from msgspec.structs import astuple
 
-from standby.store.commit import Unsure, Violated
+from standby.store.commit import Unsure, Violated, held_back
 from standby.store.contract import Answer, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hot import Hot
@@ -93,14 +93,18 @@ DEPOSED: Final = Verdict(Answer.DEPOSED)
 FULL: Final = Verdict(Answer.FULL)
 
 
-def commit(connection: apsw.Connection, batch: Sequence[Entry]) -> Sequence[Verdict]:
-    """Write the batch in one transaction; raises Violated (nothing written), StoreDown (the same) or Unsure."""
+def commit(connection: apsw.Connection, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    """Write the batch in one transaction, with `together` all of it or nothing; raises Violated (nothing written),
+    StoreDown (the same) or Unsure."""
     try:
         connection.execute("begin immediate")
     except apsw.Error as error:
         raise StoreDown(f"the database could not be locked: {error}") from error
     try:
         verdicts = Batch(connection).write(batch)
+        if together and not all(verdict.saved for verdict in verdicts):
+            connection.execute("rollback")
+            return held_back(verdicts)
         connection.execute("commit")
     except (apsw.ConstraintError, apsw.TooBigError, OverflowError) as error:
         _roll_back(connection)

@@ -1,0 +1,273 @@
+"""Taking in work orders, one or many: checked wishes become changes, and each is answered after its commit."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Literal
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from standby.api.problems import Problem, invalid, not_found
+from standby.api.views import OrderView, order_view
+from standby.api.wire import RetryBody, SubmitBody
+from standby.core import lifecycle
+from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
+from standby.seal import SealBroken
+from standby.store.contract import Answer, Verdict, Work
+from standby.world import World
+
+IDEMPOTENCY_MS: Final = 24 * 3_600_000
+TRIES: Final = 5
+
+
+class Wish(Struct, frozen=True, kw_only=True):
+    """An order that somebody wants, checked, without an id yet."""
+
+    project: str
+    pool: Pool
+    memory_mb: int
+    spec: Spec
+    env: Mapping[str, str]
+    said: str | None = None
+    key: str | None = None
+    """Its Idempotency-Key."""
+    fingerprint: str = ""
+    """Tells two bodies with the same key apart."""
+
+
+class Taken(Struct, frozen=True, kw_only=True):
+    """What became of a wish."""
+
+    answer: Literal["submitted", "deduplicated"]
+    order_id: str
+    text: bytes
+    """The order as JSON."""
+    replayed: bool = False
+
+
+class Intake:
+    """One request's intake: what it reads again and again is read once."""
+
+    def __init__(self, world: World, actor: str) -> None:
+        self._world, self._actor = world, actor
+        self._pools: dict[str, Pool] = {}
+        self._ahead: dict[tuple[str, str, int], int] = {}
+
+    # wishes
+
+    async def wish(self, body: SubmitBody, payload: str, key: str | None) -> Wish:
+        """What a body asks for, with the pool's defaults where it says nothing; raises Problem."""
+        pool = await self._pool(body.pool)
+        spec = await self._spec(body, pool, payload)
+        memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
+        fingerprint = self.fingerprint(body, payload) if key is not None else ""
+        return Wish(
+            project=body.project,
+            pool=pool,
+            memory_mb=memory_mb,
+            spec=spec,
+            env=body.env,
+            key=key,
+            fingerprint=fingerprint,
+        )
+
+    async def rerun(self, work: Work, said: str | None) -> Wish:
+        """The same order once more; raises Problem for one that has not ended, or whose env cannot be opened."""
+        order, spec = work.order, work.spec
+        if order.ended_at is None:
+            text = f"order {order.id} is {order.state}: only what has ended can be run again"
+            raise Problem(409, "not_ended", text, "cancel it first, or wait for its end")
+        sealed = (await self._world.store.sealed_env([order.id])).get(order.id) if spec.env_names else None
+        try:
+            env = self._world.seal.open(order.id, sealed)
+        except SealBroken as error:
+            raise Problem(409, "env_sealed", str(error), "submit it anew with its env values") from None
+        spec = replace(spec, rerun_of=order.id, submitted_by=self._actor)
+        pool = await self._pool(order.pool)
+        return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
+
+    def fingerprint(self, body: SubmitBody, payload: str) -> str:
+        """The same for bodies that mean the same: given fields in one order, the payload as it was sent."""
+        given = body.model_dump(mode="json", exclude_unset=True, exclude={"payload"})
+        canonical = msgspec.json.encode([given, payload], order="deterministic")
+        return self._world.seal.fingerprint(f"{body.project}\n".encode() + canonical)
+
+    async def _pool(self, name: str) -> Pool:
+        if name not in self._pools:
+            pool = await self._world.store.pool(name)
+            if pool is None:
+                names = sorted(each.name for each in await self._world.store.pools())
+                hint = f"use one of: {', '.join(names)}" if names else "the server has no pools yet"
+                raise invalid(f"there is no pool {name!r}", hint, "pool")
+            self._pools[name] = pool
+        return self._pools[name]
+
+    async def _spec(self, body: SubmitBody, pool: Pool, payload: str) -> Spec:
+        if (body.command is None) == (body.script is None):
+            text = "exactly one of command and script is needed"
+            raise invalid(text, "send a command list or a script text", "command")
+        if body.command is not None and not body.command[0]:
+            raise invalid("the command's first word is empty", "name the program to run", "command")
+        if body.rerun_of is not None and await self._world.store.order(body.rerun_of) is None:
+            raise invalid(f"there is no order {body.rerun_of!r} to run again", "name an order that exists", "rerun_of")
+        await self._check_memory(body, pool)
+        defaults, said = pool.settings, body.model_fields_set
+        queue_ms = _ms(body.queue_timeout_s) if "queue_timeout_s" in said else defaults.queue_timeout_ms
+        if "queue_timeout_s" in said:
+            _check_queue_timeout(queue_ms, pool)
+        return Spec(
+            order_id="",
+            command=tuple(body.command or ()),
+            script=body.script,
+            env_names=tuple(sorted(body.env)),
+            payload=payload,
+            labels=body.labels,
+            priority=body.priority,
+            queue_timeout_ms=queue_ms,
+            start_timeout_ms=_or(body.start_timeout_s, "start_timeout_s" in said, defaults.start_timeout_ms),
+            run_timeout_ms=_ms(body.run_timeout_s) if "run_timeout_s" in said else defaults.run_timeout_ms,
+            stop_grace_ms=_or(body.stop_grace_s, "stop_grace_s" in said, defaults.stop_grace_ms),
+            retry=_retry(body.retry, defaults.retry),
+            not_before=body.not_before,
+            dedupe_key=body.dedupe_key,
+            rerun_of=body.rerun_of,
+            submitted_by=self._actor,
+        )
+
+    async def _check_memory(self, body: SubmitBody, pool: Pool) -> None:
+        if body.memory_mb is None:
+            return
+        host = await self._world.store.host(pool.host)
+        if host is None:
+            raise not_found("host", pool.host)
+        if host.memory_mb is not None and body.memory_mb > host.memory_mb:
+            text = f"memory_mb {body.memory_mb} is more than the {host.memory_mb} MB that host {host.name} has in all"
+            raise invalid(text, "ask for less, or use a pool on a larger host", "memory_mb")
+
+    # changes
+
+    async def take(self, wishes: Sequence[Wish], *, together: bool = False) -> list[Taken | Problem]:
+        """Save each wish, or all or none of them; says what became of each, in order."""
+        done: list[Taken | Problem | None] = [None] * len(wishes)
+        for _ in range(TRIES):
+            left = [place for place, found in enumerate(done) if found is None]
+            if not left:
+                break
+            self._ahead.clear()
+            at = self._world.clock.now()
+            made = [await self._change(wishes[place], at) for place in left]
+            changes = [change for change, _ in made]
+            save = self._world.store.save
+            verdicts = await save(changes, together=True) if together else await save(changes)
+            for place, (change, text), verdict in zip(left, made, verdicts, strict=True):
+                done[place] = await self._outcome(wishes[place], change, text, verdict)
+        lost = "the order could not be saved: others changed the same rows"
+        return [Problem(409, "conflict", lost, "send it again") if found is None else found for found in done]
+
+    async def _change(self, wish: Wish, at: int) -> tuple[Change, bytes]:
+        """The change that takes the order in, and the answer that will be true once it is saved."""
+        cause = replace(self._world.cause(Trigger.REQUEST, self._actor), at=at)
+        order_id = self._world.ids.order(cause.at)
+        key = wish.spec.dedupe_key
+        draft = Order(
+            id=order_id,
+            project=wish.project,
+            pool=wish.pool.name,
+            memory_mb=wish.memory_mb,
+            submitted_at=cause.at,
+            state=OrderState.PENDING,
+            state_since=cause.at,
+            dedupe_live=None if key is None else f"{wish.project}:{key}",
+        )
+        spec = replace(wish.spec, order_id=order_id)
+        change = lifecycle.submit(cause, draft, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
+        assert change.order is not None
+        text = msgspec.json.encode(order_view(change.order, spec, position=await self._position(change.order)))
+        if wish.said:
+            change = replace(change, note={**change.note, "said": wish.said})
+        if wish.key is not None:
+            change = replace(change, idempotency=_kept(wish, order_id, text, cause.at))
+        return change, text
+
+    async def _position(self, order: Order) -> int | None:
+        """The place it will get; those of the same request that have its rank are counted, not asked for."""
+        if order.rank is None:
+            return None
+        lane = (order.pool, order.project, order.rank)
+        known = self._ahead.get(lane)
+        place = known + 1 if known is not None else await self._world.store.position_at(*lane)
+        self._ahead[lane] = place
+        return place
+
+    async def _outcome(self, wish: Wish, change: Change, text: bytes, verdict: Verdict) -> Taken | Problem | None:
+        """Null when it has to be tried again."""
+        if verdict.saved:
+            return Taken(answer="submitted", order_id=change.subject, text=text)
+        if verdict.answer is not Answer.DUPLICATE:
+            return None
+        if wish.key is not None:
+            replay = await self.replay(wish.project, wish.key, wish.fingerprint)
+            if replay is not None:
+                return replay
+        return await self._deduplicated(wish, verdict.order_id or "")
+
+    async def replay(self, project: str, key: str, fingerprint: str) -> Taken | Problem | None:
+        """The first answer to this key once more; a problem when it was used for something else; null when free."""
+        kept = await self._world.store.idempotency(project, key)
+        if kept is None:
+            return None
+        old = self._world.clock.now() - IDEMPOTENCY_MS
+        if kept.at <= old:
+            await self._world.store.prune_idempotency(old + 1, 1_000)
+            return None
+        if kept.fingerprint != fingerprint:
+            text = f"this Idempotency-Key was used for order {kept.order_id} with another body"
+            return Problem(409, "idempotency_key_reused", text, "use a new key for a new order")
+        return Taken(answer="submitted", order_id=kept.order_id, text=kept.answer.encode(), replayed=True)
+
+    async def _deduplicated(self, wish: Wish, order_id: str) -> Taken | None:
+        """The unfinished order that has this dedupe key; null when it is gone."""
+        work = await self._world.store.order(order_id)
+        if work is None or wish.spec.dedupe_key is None or work.spec.dedupe_key != wish.spec.dedupe_key:
+            return None
+        position = await self._world.store.position(work.order)
+        view: OrderView = replace(order_view(work.order, work.spec, position=position), deduplicated=True)
+        return Taken(answer="deduplicated", order_id=order_id, text=msgspec.json.encode(view))
+
+
+def _kept(wish: Wish, order_id: str, text: bytes, at: int) -> Idempotency:
+    assert wish.key is not None
+    return Idempotency(
+        project=wish.project,
+        key=wish.key,
+        fingerprint=wish.fingerprint,
+        order_id=order_id,
+        answer=text.decode(),
+        at=at,
+    )
+
+
+def _check_queue_timeout(queue_ms: int | None, pool: Pool) -> None:
+    most = pool.settings.queue_timeout_max_ms
+    if most is not None and (queue_ms is None or queue_ms > most):
+        text = f"queue_timeout_s is above the {most / 1000:g} s that pool {pool.name} allows"
+        raise invalid(text, "ask for less, or raise the pool's queue_timeout_max", "queue_timeout_s")
+
+
+def _retry(body: RetryBody, default: Retry) -> Retry:
+    return Retry(
+        retries=default.retries if body.retries is None else body.retries,
+        base_ms=default.base_ms if body.base_s is None else round(body.base_s * 1000),
+        factor=default.factor if body.factor is None else body.factor,
+        cap_ms=default.cap_ms if body.cap_s is None else round(body.cap_s * 1000),
+        retry_on=default.retry_on if body.retry_on is None else tuple(body.retry_on),
+        no_retry_on=default.no_retry_on if body.no_retry_on is None else tuple(body.no_retry_on),
+    )
+
+
+def _or(length_s: float, said: bool, default_ms: int) -> int:
+    return round(length_s * 1000) if said else default_ms
+
+
+def _ms(length_s: float | None) -> int | None:
+    return None if length_s is None else round(length_s * 1000)
