@@ -57,6 +57,9 @@ class Metrics:
         self.leases = Gauge("standby_host_led", "1 when some server leads the host.", ["host"], registry=to)
         self.epochs = Gauge("standby_host_epoch", "How often leadership of the host was taken.", ["host"], registry=to)
         self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
+        self.oldest = Gauge("standby_oldest_event_age_seconds", "How far back the events go.", registry=to)
+        self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
+        self._pruned = {"orders": 0, "events": 0}
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     async def text(self, world: World) -> bytes:
@@ -74,7 +77,12 @@ class Metrics:
         for lease in await store.leases():
             self.leases.labels(lease.host).set(1 if lease.until > now else 0)
             self.epochs.labels(lease.host).set(lease.epoch)
-        self.events.set(await store.last_seq())
+        history = await store.history()
+        self.events.set(history.last_seq)
+        self.oldest.set(0 if history.oldest_at is None else max(0, now - history.oldest_at) / 1000)
+        for what, count in (("orders", history.orders_pruned), ("events", history.events_pruned)):
+            self.pruned.labels(what).inc(max(0, count - self._pruned[what]))
+            self._pruned[what] = count
         return generate_latest(self.registry)
 
     async def follow(self, world: World, stopping: asyncio.Event) -> None:

@@ -173,3 +173,88 @@ async def test_a_wait_is_estimated_from_what_runs_took(home: House) -> None:
     await home.lead()
     assert (await home.get(f"/work-orders/{unknown}/why")).json()["estimated_wait_ms"] == 0
     assert (await home.show(running))["estimated_wait_ms"] is None
+
+
+async def many(home: House, verb: str, only: dict[str, Any], **more: Any) -> dict[str, Any]:
+    answer = await home.post(f"/work-orders/{verb}", {"filter": only, **more})
+    assert answer.status_code == 200, answer.text
+    view: dict[str, Any] = answer.json()
+    return view
+
+
+@pytest.mark.parametrize("verb", ["cancel", "rerun", "purge"])
+async def test_nothing_is_done_to_all_orders_by_an_empty_filter(home: House, verb: str) -> None:
+    empty: list[dict[str, Any]] = [{}, {"state": [], "labels": {}, "ids": []}]
+    for only in empty:
+        answer = await home.post(f"/work-orders/{verb}", {"filter": only})
+        assert (answer.status_code, answer.json()["code"]) == (422, "filter_needed")
+    assert (await home.post(f"/work-orders/{verb}", {})).status_code == 422
+    assert (await home.post(f"/work-orders/{verb}", {"filter": {"colour": "red"}})).status_code == 422
+
+
+async def test_every_unfinished_order_that_matches_is_cancelled(home: House) -> None:
+    waiting = await home.submit(labels={"a": "b"})
+    running = await home.submit(labels={"a": "b"})
+    await home.walk(running["id"], OrderState.RUNNING)
+    done = await home.submit(labels={"a": "b"})
+    await home.walk(done["id"], OrderState.COMPLETED)
+    other = await home.submit()
+    tried = await many(home, "cancel", {"labels": {"a": "b"}}, dry_run=True)
+    assert (tried["matched"], tried["done"], tried["refused"], tried["more"]) == (2, 0, 0, False)
+    assert (await home.show(waiting["id"]))["state"] == "pending"
+    view = await many(home, "cancel", {"labels": {"a": "b"}}, reason="enough")
+    assert (view["matched"], view["done"], view["refused"], view["more"]) == (2, 2, 0, False)
+    assert view["orders"] == [
+        {"id": running["id"], "became": "stopping"},
+        {"id": waiting["id"], "became": "cancelled"},
+    ]
+    events = (await home.get(f"/work-orders/{running['id']}/events")).json()["events"]
+    assert events[-1]["data"]["note"]["said"] == "enough"
+    assert (await home.show(other["id"]))["state"] == "pending"
+    assert (await many(home, "cancel", {"state": ["completed"]}))["matched"] == 0
+
+
+async def test_a_cancel_of_more_than_a_thousand_orders_says_that_there_are_more(home: House) -> None:
+    for _ in range(2):
+        await home.post("/work-orders/bulk", {"orders": [ORDER] * 501})
+    view = await many(home, "cancel", {"state": ["pending"]})
+    assert (view["matched"], view["done"], view["more"]) == (1000, 1000, True)
+    rest = await many(home, "cancel", {"state": ["pending"]}, cursor=view["next"])
+    assert (rest["matched"], rest["done"], rest["more"]) == (2, 2, False)
+
+
+async def test_every_ended_order_that_matches_is_run_again(home: House) -> None:
+    ids = [(await home.submit(project="p"))["id"] for _ in range(3)]
+    await home.walk(ids[0], OrderState.FAILED)
+    await home.walk(ids[1], OrderState.COMPLETED)
+    view = await many(home, "rerun", {"project": "p"}, reason="again")
+    assert (view["matched"], view["done"], view["refused"]) == (3, 2, 1)
+    became = {each["id"]: each["became"] for each in view["orders"]}
+    assert became[ids[2]] is None
+    assert (await home.show(became[ids[0]]))["rerun_of"] == ids[0]
+    only_failed = await many(home, "rerun", {"project": "p", "state": ["failed"]})
+    assert (only_failed["matched"], only_failed["done"]) == (1, 1)
+
+
+async def test_a_purge_leaves_nothing_but_its_event(home: House) -> None:
+    body = {"command": ["true"], "env": {"A": "xyzzy"}, "labels": {"secret": "plugh"}}
+    answer = await home.post("/work-orders", body, Idempotency_Key="once")
+    order_id = answer.json()["id"]
+    await home.walk(order_id, OrderState.COMPLETED)
+    await home.log(order_id, "some output", closed=True)
+    running = (await home.submit())["id"]
+    await home.walk(running, OrderState.RUNNING)
+    view = await many(home, "purge", {"ids": [order_id, running, "nobody"]}, reason="a leak")
+    assert view["orders"] == [{"id": running, "became": None}, {"id": order_id, "became": "purged"}]
+    assert (view["matched"], view["done"], view["refused"]) == (2, 1, 1)
+    for path in ("", "/runs", "/events", "/logs", "/why"):
+        assert (await home.get(f"/work-orders/{order_id}{path}")).status_code == 404
+    assert await home.store.sealed_env([order_id]) == {}
+    assert await home.store.runs(order_id) == []
+    assert await home.store.log_tails([f"{order_id}-1"]) == {}
+    assert await home.store.idempotency("default", "once") is None
+    (event,) = (await home.get(f"/events?subject={order_id}")).json()["events"]
+    assert (event["kind"], event["from"], event["to"]) == ("order.purged", "completed", None)
+    assert (event["actor"], event["data"]["note"]) == ("tester", {"said": "a leak"})
+    assert "plugh" not in (await home.get("/events?limit=1000")).text
+    assert (await many(home, "purge", {"ids": [order_id]}))["matched"] == 0

@@ -105,3 +105,19 @@ async def test_a_stream_of_some_kinds_goes_on_after_its_last_id(home: House) -> 
     assert again["event"] == "order.submitted"
     _, after = await read_stream(home, "/events/stream?kind=order.submitted", 2, last_event_id=submitted["id"])
     assert after["id"] == again["id"]
+
+
+async def test_a_cursor_from_before_the_pruned_events_is_gone_and_the_metrics_say_how_much_is(home: House) -> None:
+    await home.submit()
+    first, second = [(await home.get(f"/events?limit={limit}")).json()["next"] for limit in (1, 2)]
+    await home.store.prune_events(home.clock.at + 1, 2)
+    for stale in (first, first.rpartition(".")[0], "1"):
+        for path in ("/events", "/events/stream"):
+            answer = await home.get(f"{path}?after={stale}")
+            assert (answer.status_code, answer.json()["code"]) == (410, "pruned")
+    assert [event["seq"] for event in (await home.get("/events?after=0")).json()["events"]] == [3]
+    assert [event["seq"] for event in (await home.get(f"/events?after={second}")).json()["events"]] == [3]
+    home.clock.at += 5_000
+    text = (await home.http.get("/metrics")).text
+    assert 'standby_history_pruned_total{what="events"} 2.0' in text
+    assert "standby_oldest_event_age_seconds 5.0" in text

@@ -254,9 +254,18 @@ def test_every_order_and_slot_kind_has_its_moves() -> None:
     assert moving == set(life.ORDER_MOVES) | set(life.SLOT_MOVES)
 
 
-def test_no_change_leads_out_of_an_ended_state() -> None:
-    for moves in life.ORDER_MOVES.values():
-        assert not ENDED & set(moves)
+def test_no_change_leads_out_of_an_ended_state_but_to_nothing() -> None:
+    for kind, moves in life.ORDER_MOVES.items():
+        assert kind is EventKind.ORDER_PURGED or not ENDED & set(moves)
+
+
+@pytest.mark.parametrize("state", OrderState)
+def test_only_what_has_ended_can_be_purged(state: OrderState) -> None:
+    if state in ENDED:
+        assert life.purge(cause(), order(state), "why").states == (state, None)
+    else:
+        with pytest.raises(IllegalMove):
+            life.purge(cause(), order(state), None)
 
 
 def test_a_retry_policy_can_name_more_reasons_and_fewer() -> None:

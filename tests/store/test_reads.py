@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from standby.core.model import Change, Order, OrderState
-from standby.store.contract import Key, OrderFilter, Page, Store
+from standby.store.contract import OrderFilter, Page, Store
 from tests import make
 
 pytestmark = pytest.mark.anyio
@@ -189,13 +189,3 @@ async def test_counts_tell_unfinished_orders_by_pool_and_state(store: Store) -> 
     await store.save([make.cancel(done), make.claim(held, place)])
 
     assert await store.counts() == {("p", OrderState.PENDING): 2, ("q", OrderState.PREPARING): 1}
-
-
-async def test_keys_are_kept_and_replaced_by_name(store: Store) -> None:
-    assert await store.keys() == []
-    first = Key(name="ci", hash="h1", created_at=1)
-    await store.add_key(first)
-    assert await store.keys() == [first]
-    second = Key(name="ci", hash="h2", created_at=2)
-    await store.add_key(second)
-    assert await store.keys() == [second]

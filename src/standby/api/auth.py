@@ -38,6 +38,11 @@ def new_token() -> str:
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
+def new_key(name: str, token: str, now: int) -> Key:
+    """A key as it is stored."""
+    return Key(name=name, hash=hashed(token), created_at=now, last4=token[-4:])
+
+
 async def ensure_first_key(store: Store, state_dir: Path, now: int) -> str | None:
     """Make the first admin key when there is none: written to `<state_dir>/admin.key` (0600), its hash stored."""
     if await store.keys():
@@ -49,7 +54,7 @@ async def ensure_first_key(store: Store, state_dir: Path, now: int) -> str | Non
     with os.fdopen(file, "w") as out:
         os.fchmod(out.fileno(), 0o600)
         out.write(token + "\n")
-    await store.add_key(Key(name="admin", hash=hashed(token), created_at=now))
+    await store.add_key(new_key("admin", token, now))
     return token
 
 

@@ -13,7 +13,7 @@ from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle
 from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
-from standby.store.contract import Answer, Verdict, Work
+from standby.store.contract import Answer, Listed, Verdict, Work
 from standby.world import World
 
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
@@ -71,7 +71,7 @@ class Intake:
             fingerprint=fingerprint,
         )
 
-    async def rerun(self, work: Work, said: str | None) -> Wish:
+    async def rerun(self, work: Work | Listed, said: str | None) -> Wish:
         """The same order once more; raises Problem for one that has not ended, or whose env cannot be opened."""
         order, spec = work.order, work.spec
         if order.ended_at is None:

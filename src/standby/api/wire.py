@@ -8,7 +8,7 @@ from fastapi import Request
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
 
 from standby.api.problems import Problem, from_validation, invalid
-from standby.core.model import NEVER_RETRIED, Json, Reason
+from standby.core.model import NEVER_RETRIED, Json, OrderState, Reason
 
 TEN_YEARS_S: Final = 10 * 366 * 86_400
 TIME_MAX_MS: Final = 253_402_300_799_999
@@ -96,6 +96,27 @@ class BulkBody(Body):
 
     orders: Annotated[list[SubmitBody], Field(min_length=1, max_length=BULK_MOST)]
     together: bool = False
+
+
+class FilterBody(Body):
+    """Which orders are meant: what is given must all hold."""
+
+    state: Annotated[list[OrderState], Field(max_length=len(OrderState))] = []
+    pool: ShortText | None = None
+    project: Name | None = None
+    labels: Annotated[dict[LabelName, LabelValue], Field(max_length=64)] = {}
+    id_prefix: ShortText | None = None
+    ids: Annotated[list[ShortText], Field(max_length=BULK_MOST)] = []
+
+
+class ManyBody(Body):
+    """Something to be done with every order that matches, at most 1,000 in one call."""
+
+    filter: FilterBody
+    dry_run: bool = False
+    reason: ReasonText | None = None
+    cursor: ShortText | None = None
+    """The `next` of the call before."""
 
 
 class ReasonBody(Body):

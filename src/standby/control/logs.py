@@ -3,7 +3,7 @@
 import msgspec
 
 from standby.drivers.contract import LogPiece, Logs
-from standby.store.contract import LogChunk, LogTail, Store
+from standby.store.contract import LogChunk, LogTail, OrderFilter, Store
 
 BATCH = 200
 """Runs whose output is read in one go."""
@@ -54,5 +54,17 @@ class LogStep:
         if not runs:
             return
         ended = await self._store.ended_runs(runs)
-        if ended:
-            await self._driver.forget(sorted(ended))
+        orphans = await self._orphans([run for run in runs if run not in ended])
+        if orphans:
+            await self._store.remove_logs(orphans)
+        if ended or orphans:
+            await self._driver.forget(sorted({*ended, *orphans}))
+
+    async def _orphans(self, runs: list[str]) -> list[str]:
+        """Runs whose order was purged before all of their output was carried over."""
+        if not runs:
+            return []
+        ids = sorted({run.rpartition("-")[0] for run in runs})
+        page = await self._store.orders(OrderFilter(ids=ids), None, len(ids))
+        known = {each.order.id for each in page.orders}
+        return [run for run in runs if run.rpartition("-")[0] not in known]

@@ -58,6 +58,7 @@ ORDER_MOVES: Final[_Moves] = {
     K.ORDER_COMPLETED: {state: frozenset({S.COMPLETED}) for state in sorted(OPEN)},
     K.ORDER_FAILED: {state: frozenset({S.FAILED}) for state in [S.PENDING, *sorted(OPEN)]},
     K.ORDER_CANCELLED: {state: frozenset({S.CANCELLED}) for state in [S.PENDING, S.WAITING_RETRY, S.STOPPING]},
+    K.ORDER_PURGED: {state: frozenset({None}) for state in sorted(ENDED)},
 }
 
 SLOT_MOVES: Final[_Moves] = {
@@ -203,6 +204,12 @@ def cancel(cause: Cause, order: Order, spec: Spec) -> Change | None:
     if order.state in OPEN:
         return stop(cause, order, spec, Reason.CANCELLED)
     return _order(cause, K.ORDER_CANCELLED, order, _over(order, S.CANCELLED, cause.at, Reason.CANCELLED, None))
+
+
+def purge(cause: Cause, order: Order, said: str | None) -> Change:
+    """An ended order -> gone: removed with everything of it; this event is what stays."""
+    _check(ORDER_MOVES, K.ORDER_PURGED, "order", order.id, order.state, None)
+    return change(cause, K.ORDER_PURGED, None, order_was=order, note={"said": said} if said else {})
 
 
 def expire(cause: Cause, order: Order) -> Change:

@@ -138,6 +138,8 @@ class Key(Struct, frozen=True, kw_only=True):
     name: str
     hash: str
     created_at: int
+    last4: str | None = None
+    """Its last letters, for people to tell keys apart."""
 
 
 class Store(Protocol):
@@ -243,14 +245,43 @@ class Store(Protocol):
         run over the cap are dropped. Returns how far these runs are stored now."""
 
     async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]: ...
+    async def remove_logs(self, run_ids: Sequence[str]) -> None:
+        """Drop the stored output of these runs."""
+
     async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
         """Chunks that hold lines >= from_line, oldest first; at least one if there is any."""
 
     # keys and idempotency
     async def keys(self) -> Sequence[Key]: ...
-    async def add_key(self, key: Key) -> None: ...
+    async def add_key(self, key: Key) -> bool:
+        """Keep a key; false when its name is taken."""
+
+    async def remove_key(self, name: str) -> bool:
+        """Forget a key; false when it is not there, or the last one."""
+
     async def idempotency(self, project: str, key: str) -> Idempotency | None: ...
-    async def prune_idempotency(self, before: int, most: int) -> int: ...
+    async def prune_idempotency(self, before: int, most: int) -> int:
+        """Forget first answers older than `before`, at most so many; returns how many."""
+
+    # history that is given up
+    async def purge(self, changes: Sequence[Change]) -> Sequence[Verdict]:
+        """Remove ended orders with everything of them (spec, env, runs, logs, kept answers, events); what stays is the
+        event of each change. Conflict for an order that is gone already."""
+
+    async def prune_orders(self, before: int, after: int, most: int) -> tuple[int, int | None]:
+        """Remove those of the next `most` orders after a seq that ended before a time, with everything of them but
+        their events; how many, and the seq to go on after (null: these were all)."""
+
+    async def prune_events(self, before: int, most: int) -> int:
+        """Remove the oldest events, at most so many, if they happened before a time; returns how many. The last event
+        stays."""
+
+    # readings
+    async def put_reading(self, host: str, at: int, body: str) -> None:
+        """Keep the last measurement of a host."""
+
+    async def reading(self, host: str) -> tuple[int, str] | None:
+        """When a host was measured last, and what."""
 
     # hints
     def listen(self, hear: Callable[[frozenset[str]], None]) -> Callable[[], None]:

@@ -42,7 +42,7 @@ def fold(events: Iterable[Event]) -> Rows:
 
 def _apply(table: dict[str, dict[str, Json]], key: str, subject: str, columns: dict[str, Json] | None) -> None:
     if columns is None:
-        del table[subject]
+        table.pop(subject, None)  # a purge leaves nothing but its own event
         return
     name = columns.get(key, subject)
     table.setdefault(name, {key: name}).update(columns)

@@ -5,7 +5,7 @@ import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import structlog
 from msgspec.json import Decoder
@@ -13,16 +13,17 @@ from msgspec.structs import astuple
 
 from standby.core.model import Change, Lease
 from standby.store import postgres_session as session
-from standby.store import queries, rows
+from standby.store import queries, rows, sweep
 from standby.store.commit import GroupCommit, Unsure, Violated, held_back
-from standby.store.contract import Answer, Key, LogChunk, LogTail, StoreDown, Verdict
+from standby.store.contract import Answer, LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, hint_text, parameters, verdicts
 from standby.store.postgres_hot import SAVE_HOT, hot_parameters
-from standby.store.reads import Dialect, Param, Reads
+from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
+from standby.store.sweep import Step, Sweeps
 
 LOCK_WAIT_S: Final = 30.0
 """How long a commit waits for other writers before it gives up."""
@@ -68,15 +69,6 @@ delete from logs l using (
     window w as (partition by k.run_id order by k.first desc)) old
 where l.run_id = old.run_id and l.first = old.first and old.kept > $2 and old.first < old.newest
 """
-ADD_KEY: Final = """
-insert into keys (name, hash, created_at) values ($1, $2, $3)
-on conflict (name) do update set hash = excluded.hash, created_at = excluded.created_at
-"""
-PRUNE_IDEMPOTENCY: Final = """
-with gone as (delete from idempotency where (project, key) in
-    (select project, key from idempotency where at < $1 order by at limit $2) returning 1)
-select count(*) from gone
-"""
 
 log = structlog.get_logger("standby.store")
 _pools = Decoder(list[str])
@@ -90,10 +82,11 @@ class _HeldBack(Exception):
         self.answers = answers
 
 
-class PostgresStore(Reads):
+class PostgresStore(Sweeps):
     """The store contract on PostgreSQL."""
 
     dialect = DIALECT
+    sweeping = sweep.POSTGRES
 
     def __init__(self, url: str, reading: Any, beside: Any, *, hints: bool, offset: Callable[[], int]) -> None:
         self.hints = Hints(on=hints)
@@ -297,13 +290,19 @@ class PostgresStore(Reads):
         ignored = [chunk.run_id for chunk in chunks if chunk.run_id not in tails]
         return {**tails, **(await self.log_tails(ignored) if ignored else {})}
 
-    async def add_key(self, key: Key) -> None:
-        """Keep a key; the same name again replaces it."""
-        await self._ask(self._beside, ADD_KEY, *astuple(key))
+    async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
+        """Run the steps in one transaction, with the writers' lock held when asked for; the rows of the first one."""
+        try:
+            async with self._beside.acquire() as connection, connection.transaction():
+                if as_writer:
+                    await connection.execute("select pg_advisory_xact_lock($1)", session.WRITE_LOCK)
+                first, *_ = [await connection.fetch(sql, *rest) for sql, *rest in steps]
+        except session.transient() as error:
+            raise StoreDown(f"PostgreSQL did not answer: {error!r}") from error
+        return cast(Sequence[Row], first)
 
-    async def prune_idempotency(self, before: int, most: int) -> int:
-        """Forget first answers older than `before`, at most so many; returns how many."""
-        return int((await self._ask(self._beside, PRUNE_IDEMPOTENCY, before, most))[0][0])
+    async def transact_logs(self, *steps: Step) -> None:
+        await self.transact(*steps)
 
 
 def _rounds(chunks: Sequence[LogChunk]) -> Iterable[Sequence[LogChunk]]:

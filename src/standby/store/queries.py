@@ -164,11 +164,11 @@ select count(*) from (select 1 from orders
 
 # run lengths: of the runs that ended lately in a pool, found in the last events so that no index has to be kept for it
 RUN_LENGTHS: Final = """
-select r.ended_at - r.commanded_at from orders o join runs r on r.order_id = o.id
-where o.pool = $1 and o.id in (
-    select e.subject from events e where e.seq > (select max(seq) from events) - 5000
-        and e.kind in ('order.completed', 'order.failed', 'order.retry_waiting'))
-order by r.ended_at desc limit $2
+select r.ended_at - r.commanded_at from (
+    select distinct subject from events where seq > (select max(seq) from events) - 5000
+        and kind in ('order.completed', 'order.failed', 'order.retry_waiting')) e
+join orders o on o.id = e.subject join runs r on r.order_id = o.id
+where o.pool = $1 order by r.ended_at desc limit $2
 """
 
 # by id: parts of many orders
@@ -271,5 +271,6 @@ select run_id, first, count, body, cursor, closed, bytes from (
 where bytes_before < $3 or bytes_before = 0 order by first
 """
 
+READING: Final = "select at, body from readings where host = $1"
 KEYS: Final = "select * from keys order by name"
 IDEMPOTENCY: Final = "select * from idempotency where project = $1 and key = $2"

@@ -243,6 +243,11 @@ class Reads:
         found = await self.fetch_logs(queries.READ_LOG, run_id, from_line, most_bytes)
         return [rows.log_chunk(row) for row in found]
 
+    async def reading(self, host: str) -> tuple[int, str] | None:
+        """When a host was measured last, and what."""
+        found = await self.fetch(queries.READING, host)
+        return (found[0][0], found[0][1]) if found else None
+
     async def keys(self) -> Sequence[Key]:
         return [rows.key(row) for row in await self.fetch(queries.KEYS)]
 

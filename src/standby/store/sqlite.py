@@ -13,14 +13,15 @@ from msgspec.json import encode
 from msgspec.structs import astuple
 
 from standby.core.model import Change, Lease
-from standby.store import queries, rows, sqlite_commit
+from standby.store import queries, rows, sqlite_commit, sweep
 from standby.store.commit import GroupCommit
-from standby.store.contract import Key, LogChunk, LogTail, StoreDown, Verdict
+from standby.store.contract import LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
-from standby.store.reads import Dialect, Param, Reads
+from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
+from standby.store.sweep import Step, Sweeps
 
 T = TypeVar("T")
 Work = Callable[[apsw.Connection], T]
@@ -130,10 +131,11 @@ class Inline:
         self.writer.close()
 
 
-class SqliteStore(Reads):
+class SqliteStore(Sweeps):
     """The store contract on SQLite. One server process at a time: `open_store` sees to that."""
 
     dialect = DIALECT
+    sweeping = sweep.SQLITE
 
     def __init__(self, main: Lines, logs: Lines, incarnation: str, *, clock: Callable[[], int], hints: bool) -> None:
         self.incarnation = incarnation
@@ -290,23 +292,13 @@ class SqliteStore(Reads):
         tails = [rows.log_tail(row) for row in await self._write(self._logs, append)]
         return {tail.run_id: tail for tail in tails}
 
-    async def add_key(self, key: Key) -> None:
-        """Keep a key; the same name again replaces it."""
-        text = "insert or replace into keys (name, hash, created_at) values (?, ?, ?)"
-        await self._write(self._main, lambda line: line.execute(text, astuple(key)).fetchall())
+    async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
+        """Run the steps in one transaction; the rows of the first one. Whoever writes is the writer here."""
+        first, *_ = await self._write(self._main, lambda line: [_fetch(line, sql, rest) for sql, *rest in steps])
+        return first
 
-    async def prune_idempotency(self, before: int, most: int) -> int:
-        """Forget first answers older than `before`, at most so many; returns how many."""
-        text = """
-        delete from idempotency where (project, key) in
-            (select project, key from idempotency where at < ? order by at limit ?)
-        """
-
-        def prune(connection: apsw.Connection) -> int:
-            connection.execute(text, (before, most))
-            return connection.changes()
-
-        return await self._write(self._main, prune)
+    async def transact_logs(self, *steps: Step) -> None:
+        await self._write(self._logs, lambda line: [_fetch(line, sql, values) for sql, *values in steps])
 
 
 def open_connection(path: Path, *, synchronous: str = "full") -> apsw.Connection:

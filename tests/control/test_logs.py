@@ -1,0 +1,40 @@
+"""Output of runs whose order was purged meanwhile."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from standby.control.logs import LogStep
+from standby.drivers.contract import LogLine, LogPiece
+from standby.store.sqlite import SqliteStore
+from tests import make
+
+pytestmark = pytest.mark.anyio
+
+
+class Kept:
+    """A platform that keeps the whole output of some runs until it may forget them."""
+
+    def __init__(self, *runs: str) -> None:
+        self.runs = list(runs)
+
+    async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
+        line = LogLine(at=1, stream="stdout", text="hello")
+        return [LogPiece(run_id=run, lines=[line], cursor="1", closed=True) for run in cursors]
+
+    async def unstored(self) -> Sequence[str]:
+        return self.runs
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        self.runs = [run for run in self.runs if run not in run_ids]
+
+
+async def test_output_of_a_purged_order_is_forgotten_and_leaves_nothing() -> None:
+    store = SqliteStore.in_memory()
+    await store.save([make.submit(id="known")])
+    platform = Kept("known-1", "purged-1")
+    step = LogStep(store, platform, 1_000)
+    assert await step.step()
+    assert platform.runs == ["known-1"]
+    assert set(await store.log_tails(["known-1", "purged-1"])) == {"known-1"}
+    await store.close()
