@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
+from standby.api.views import time
+from standby.control.apply import apply_config
 from standby.core import places
-from standby.core.model import OrderState, PoolSettings
+from standby.core.model import OrderState, PoolSettings, Trigger
 from tests.api.house import House
 
 pytestmark = pytest.mark.anyio
@@ -90,3 +92,103 @@ async def test_a_mode_is_set_although_the_pool_changes_at_the_same_time(
 
     monkeypatch.setattr(store, "save", contest)
     assert (await home.post("/pools/default/pause")).json()["mode"] == "paused"
+
+
+async def patch(home: House, body: Any, pool: str = "default") -> Any:
+    return await home.http.patch(f"/api/v1/pools/{pool}", json=body)
+
+
+async def test_settings_of_a_pool_can_be_set_over_the_configuration_and_given_back(home: House) -> None:
+    configured = (await home.get("/pools/default")).json()
+    given = {"slots_max": 5, "run_timeout_s": None, "retry_base_s": 0.5, "retry_on": ["exit"]}
+    pool = (await patch(home, {"set": given, "reason": "busy"})).json()
+    assert (pool["slots_max"], pool["settings"]["run_timeout_s"]) == (5, None)
+    assert (pool["settings"]["retry"]["base_s"], pool["settings"]["retry"]["retry_on"]) == (0.5, ["exit"])
+    by_hand = {"value": 5, "actor": "tester", "at": time(home.clock.at), "reason": "busy"}
+    assert pool["overrides"]["slots_max"] == by_hand
+    assert set(pool["overrides"]) == set(given)
+    assert (await home.submit())["run_timeout_s"] is None
+    events = (await home.get("/events?kind=pool.overridden")).json()["events"]
+    assert [(event["subject"], event["actor"]) for event in events] == [("default", "tester")]
+    back = (await patch(home, {"unset": list(given)})).json()
+    assert back == {**configured, "orders": {"pending": 1}, "pending": 1}
+    assert back["overrides"] == {}
+
+
+async def test_what_was_set_by_hand_wins_over_the_configuration_after_a_restart(home: House) -> None:
+    await patch(home, {"set": {"slots_max": 5}})
+    await apply_config(home.world)
+    assert (await home.get("/pools/default")).json()["slots_max"] == 5
+    settings = {each["name"]: each for each in (await home.get("/config")).json()["settings"]}
+    found = settings["pools.default.slots_max"]
+    assert (found["value"], found["from"], found["default"]) == (5, "override", 100)
+    assert found["where"] == f"by tester at {time(home.clock.at)}"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {},
+        {"set": {}},
+        {"set": {"slots": 1}},
+        {"set": {"slots_max": -1}},
+        {"set": {"slots_max": None}},
+        {"set": {"retry_on": ["cancelled"]}},
+        {"unset": ["host"]},
+        {"set": {"slots_max": 1}, "unset": ["slots_max"]},
+        {"set": {"queue_timeout_s": 99_999}},
+        {"set": {"queue_timeout_s": None}},
+    ],
+)
+async def test_a_setting_that_cannot_be_is_refused(home: House, body: Any) -> None:
+    answer = await patch(home, body)
+    assert (answer.status_code, answer.json()["code"]) == (422, "invalid_request")
+    assert (await home.get("/pools/default")).json()["overrides"] == {}
+
+
+async def test_a_pool_that_is_not_in_this_servers_configuration_cannot_be_overridden_here(home: House) -> None:
+    assert (await patch(home, {"set": {"slots_max": 1}}, "nowhere")).status_code == 404
+    cause = home.world.cause(Trigger.CONFIG, "config")
+    change = places.apply_pool(cause, None, "elsewhere", "local", PoolSettings())
+    assert change is not None
+    await home.store.save([change])
+    answer = await patch(home, {"set": {"slots_max": 1}}, "elsewhere")
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_configured_here")
+
+
+async def test_a_host_is_shown_with_its_reading_its_slots_and_its_queue(home: House) -> None:
+    await home.walk((await home.submit())["id"], OrderState.PREPARING)
+    await home.submit()
+    view = (await home.get("/hosts/local")).json()
+    assert view["reading"] is None
+    assert (view["slots"], view["slots_max"]) == ({"deploying": 1}, 100)
+    assert (view["queue_depth"], view["pools"]) == (1, ["default"])
+    await home.store.put_reading("local", home.clock.at, '{"memory_total_mb":5,"pressure":{"io_some_avg10":0.5}}')
+    reading = (await home.get("/hosts/local")).json()["reading"]
+    assert (reading["at"], reading["memory_total_mb"], reading["cpu_used"]) == (time(home.clock.at), 5, None)
+    assert reading["pressure"]["io_some_avg10"] == 0.5
+
+
+async def test_starts_are_the_runs_that_are_not_at_work_yet(home: House) -> None:
+    order_id = (await home.submit())["id"]
+    await home.walk(order_id, OrderState.PREPARING)
+    await home.walk((await home.submit())["id"], OrderState.RUNNING)
+    view = (await home.get("/hosts/local/starts")).json()
+    (holder,) = view.pop("holders")
+    assert view == {"active": 1, "queued": 0, "maximum": None, "waiters": []}
+    assert (holder["order"], holder["run"]) == (order_id, f"{order_id}-1")
+    assert (holder["slot"], holder["since"]) == ("standby-pool-default-001", time(home.clock.at))
+    assert (await home.get("/hosts/nowhere/starts")).status_code == 404
+
+
+async def test_what_did_not_change_is_not_sent_again(home: House) -> None:
+    order_id = (await home.submit())["id"]
+    orders = ["/work-orders", f"/work-orders/{order_id}"]
+    for path in [*orders, "/pools", "/pools/default", "/hosts", "/hosts/local", "/slots"]:
+        tag = (await home.get(path)).headers["etag"]
+        same = await home.get(path, headers={"If-None-Match": f'"other", W/{tag}'})
+        assert (same.status_code, same.content, same.headers["etag"]) == (304, b"", tag)
+        assert (await home.get(path, headers={"If-None-Match": '"other"'})).status_code == 200
+    tag = (await home.get("/pools")).headers["etag"]
+    await home.submit()
+    assert (await home.get("/pools", headers={"If-None-Match": tag})).status_code == 200

@@ -10,7 +10,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from standby import __version__
-from standby.api import feed, logs, many, orders, places, problems, submit, system
+from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system
 from standby.api.auth import KeyGate
 from standby.api.waits import Waits
 from standby.metrics import Metrics
@@ -46,7 +46,7 @@ def create_app(world: World) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.metrics = Metrics()
     app.state.waits = Waits(world)
-    for part in (submit, many, orders, logs, places, feed):
+    for part in (submit, many, orders, logs, places, feed, keys, settings, doctor):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(system.router)
     app.include_router(pages.router)

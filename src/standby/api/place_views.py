@@ -2,10 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from standby.api.views import RetryView, Seconds, Time, length, retry_view, seconds, shown_time, time
-from standby.core.model import OPEN, Host, Lease, Mode, Order, OrderState, Pool, Slot, slot_word
+from standby.core.model import OPEN, Host, Json, Lease, Mode, Order, OrderState, Pool, Slot, slot_word
+from standby.core.sighting import Pressure, Reading
 
 
 class ModeView(Struct, frozen=True):
@@ -29,6 +31,15 @@ class SettingsView(Struct, frozen=True):
     retry: RetryView
 
 
+class OverrideView(Struct, frozen=True):
+    """What an operator set over the configuration."""
+
+    value: Json
+    actor: str
+    at: Time
+    reason: str | None
+
+
 class PoolView(ModeView, frozen=True):
     """A pool with its unfinished orders by state and its slots by word."""
 
@@ -42,6 +53,7 @@ class PoolView(ModeView, frozen=True):
     blocked_since: Time | None
     blocked_s: Seconds
     settings: SettingsView
+    overrides: Mapping[str, OverrideView]
 
 
 class PoolsView(Struct, frozen=True):
@@ -97,6 +109,56 @@ class HostView(ModeView, frozen=True):
     dead_at: Time | None
 
 
+class ReadingView(Struct, frozen=True):
+    """How full the host's machine was, and when; null where it does not say."""
+
+    at: Time
+    memory_total_mb: int | None
+    memory_available_mb: int | None
+    cpu_count: int | None
+    cpu_used: float | None
+    load_1m: float | None
+    pressure: Pressure | None
+    disk_free_mb: int | None
+
+
+class FullHostView(HostView, frozen=True):
+    """A host with its last reading, its slots by word and how many orders wait for it."""
+
+    reading: ReadingView | None
+    slots: Mapping[str, int]
+    slots_max: int
+    queue_depth: int
+    pools: Sequence[str]
+
+
+class StartView(Struct, frozen=True):
+    """A run that is being started."""
+
+    order: str
+    run: str
+    slot: str
+    since: Time
+
+
+class WaiterView(Struct, frozen=True):
+    """An order that waits for its start to be sent."""
+
+    order: str
+    since: Time
+    position: int
+
+
+class StartsView(Struct, frozen=True):
+    """Starts that are under way on a host, and those that wait for one of them; null is no maximum."""
+
+    active: int
+    queued: int
+    maximum: int | None
+    holders: Sequence[StartView]
+    waiters: Sequence[WaiterView]
+
+
 class HostsView(Struct, frozen=True):
     """All hosts."""
 
@@ -147,6 +209,10 @@ def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, 
             stop_grace_s=length(settings.stop_grace_ms),
             retry=retry_view(settings.retry),
         ),
+        overrides={
+            name: OverrideView(each.value, each.actor, time(each.at), each.reason)
+            for name, each in pool.overrides.items()
+        },
     )
 
 
@@ -171,3 +237,9 @@ def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int) ->
 
 def lease_view(lease: Lease, now: int) -> LeaseView:
     return LeaseView(owner=lease.owner, epoch=lease.epoch, until=time(lease.until), live=lease.until > now)
+
+
+def reading_view(at: int, body: str) -> ReadingView:
+    """A reading as it was stored."""
+    reading = msgspec.json.decode(body, type=Reading)
+    return ReadingView(at=time(at), **{name: getattr(reading, name) for name in Reading.__struct_fields__})

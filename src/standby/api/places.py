@@ -4,23 +4,28 @@ from collections import Counter
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
+from msgspec.structs import asdict
 
 from standby.api.needs import ActorNeed, WorldNeed
 from standby.api.place_views import (
+    FullHostView,
     HostsView,
     HostView,
     PoolsView,
     PoolView,
     SlotsView,
+    StartsView,
+    StartView,
     host_view,
     pool_view,
+    reading_view,
     slot_view,
 )
 from standby.api.problems import Problem, invalid, not_found
-from standby.api.views import answer, tagged
-from standby.api.wire import DeadBody, ReasonBody, parse
+from standby.api.views import answer, tagged, time
+from standby.api.wire import DeadBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places
-from standby.core.model import Host, Mode, Pool, Trigger, slot_word
+from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, run_id, slot_word
 from standby.world import World
 
 TRIES: Final = 20
@@ -59,6 +64,48 @@ async def drain_pool(request: Request, world: WorldNeed, actor: ActorNeed, name:
     return await _set_pool(request, world, actor, name, Mode.DRAINING)
 
 
+@router.patch("/pools/{name}")
+async def override_pool(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """Set some settings of a pool over its configuration, until they are unset; at once, and also after a restart."""
+    body, _ = await parse(request, PatchPoolBody, world.config.request_max_kb)
+    given = body.set.model_dump(mode="json", include=body.set.model_fields_set)
+    if not given and not body.unset:
+        raise invalid("there is nothing to set or unset", 'send "set" or "unset"', "set")
+    if both := sorted(set(given) & set(body.unset)):
+        raise invalid(f"{', '.join(both)} cannot be set and unset at once", "name it once", "unset")
+    for _ in range(TRIES):
+        pool = await _pool(world, name)
+        configured = _configured(world, pool)
+        cause = world.cause(Trigger.REQUEST, actor)
+        wanted = {
+            name: Override(value=value, actor=actor, at=cause.at, reason=body.reason) for name, value in given.items()
+        }
+        change = places.override_pool(cause, pool, configured, {**wanted, **dict.fromkeys(body.unset)})
+        if change is not None and change.pool is not None:
+            _check_ceiling(change.pool)
+        if change is None or (await world.store.save([change]))[0].saved:
+            return answer(await _pool_view(world, name))
+    raise _busy("pool", name)
+
+
+def _configured(world: World, pool: Pool) -> PoolSettings:
+    if pool.name not in world.config.pools:
+        raise Problem(
+            409,
+            "not_configured_here",
+            f"pool {pool.name} is not in this server's configuration, so nobody here knows what it would go back to",
+            "ask a server that has the pool in its configuration",
+        )
+    return world.config.pool_settings(pool.name)
+
+
+def _check_ceiling(pool: Pool) -> None:
+    asked, most = pool.settings.queue_timeout_ms, pool.settings.queue_timeout_max_ms
+    if most is not None and (asked is None or asked > most):
+        text = "queue_timeout_s would be above queue_timeout_max_s"
+        raise invalid(text, "set both in one request", "queue_timeout_s")
+
+
 @router.get("/slots")
 async def list_slots(request: Request, world: WorldNeed, pool: str | None = None, host: str | None = None) -> Response:
     """All slots, in the words people use."""
@@ -75,8 +122,20 @@ async def list_hosts(request: Request, world: WorldNeed) -> Response:
 
 @router.get("/hosts/{name}")
 async def show_host(request: Request, world: WorldNeed, name: str) -> Response:
-    """One host."""
-    return tagged(request, await _host_view(world, await _host(world, name)))
+    """One host, with its last reading, its slots and how many orders wait for it."""
+    return tagged(request, await _full_host_view(world, await _host(world, name)))
+
+
+@router.get("/hosts/{name}/starts")
+async def list_starts(world: WorldNeed, name: str) -> Response:
+    """The runs on this host that were commanded and are not at work yet."""
+    await _host(world, name)
+    holders = [each for each in (await world.store.holders(host=name)).values() if each.state is OrderState.PREPARING]
+    starts = [
+        StartView(order=each.id, run=run_id(each), slot=each.slot or "", since=time(each.commanded_at or 0))
+        for each in sorted(holders, key=lambda each: (each.commanded_at or 0, each.id))
+    ]
+    return answer(StartsView(active=len(starts), queued=0, maximum=None, holders=starts, waiters=[]))
 
 
 @router.post("/hosts/{name}/pause")
@@ -109,7 +168,7 @@ async def declare_dead(request: Request, world: WorldNeed, actor: ActorNeed, nam
         change = places.declare_dead(world.cause(Trigger.REQUEST, actor), host, body.reason)
         (verdict,) = await world.store.save([change])
         if verdict.saved:
-            return answer(await _host_view(world, await _host(world, name)))
+            return answer(await _full_host_view(world, await _host(world, name)))
     raise _busy("host", name)
 
 
@@ -141,7 +200,7 @@ async def _set_host(request: Request, world: World, actor: str, name: str, mode:
         host = await _host(world, name)
         change = places.set_host_mode(world.cause(Trigger.REQUEST, actor), host, mode, body.reason)
         if change is None or (await world.store.save([change]))[0].saved:
-            return answer(await _host_view(world, await _host(world, name)))
+            return answer(await _full_host_view(world, await _host(world, name)))
     raise _busy("host", name)
 
 
@@ -189,3 +248,18 @@ async def _host_view(world: World, host: Host) -> HostView:
     holders = await world.store.holders(host=host.name)
     used = sum(order.memory_mb for order in holders.values())
     return host_view(host, leases.get(host.name), used, world.clock.now())
+
+
+async def _full_host_view(world: World, host: Host) -> FullHostView:
+    store, view = world.store, await _host_view(world, host)
+    pools = [pool for pool in await store.pools() if pool.host == host.name]
+    holders = await store.holders(host=host.name)
+    counts, reading = await store.counts(), await store.reading(host.name)
+    return FullHostView(
+        **asdict(view),
+        reading=None if reading is None else reading_view(*reading),
+        slots=Counter(slot_word(slot, holders.get(slot.name)) for slot in await store.slots(host=host.name)),
+        slots_max=sum(pool.settings.slots_max for pool in pools),
+        queue_depth=sum(counts.get((pool.name, OrderState.PENDING), 0) for pool in pools),
+        pools=[pool.name for pool in pools],
+    )

@@ -1,7 +1,7 @@
 """What may be sent to us: strict bodies, unknown fields refused, every text and list bounded."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from fastapi import Request
@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from standby.api.problems import Problem, from_validation, invalid
 from standby.core.model import NEVER_RETRIED, Json, OrderState, Reason
+from standby.core.places import OVERRIDABLE
 
 TEN_YEARS_S: Final = 10 * 366 * 86_400
 TIME_MAX_MS: Final = 253_402_300_799_999
@@ -123,6 +124,38 @@ class ReasonBody(Body):
     """Why somebody asks; kept in the event."""
 
     reason: ReasonText | None = None
+
+
+class SettingsBody(Body):
+    """Settings of a pool; only what is given is set. Null is unlimited."""
+
+    slots_max: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    memory_mb: Annotated[int, Field(ge=0, le=2**40)] = 0
+    queue_timeout_s: Seconds | None = None
+    queue_timeout_max_s: Seconds | None = None
+    start_timeout_s: Seconds = 0
+    run_timeout_s: Seconds | None = None
+    stop_grace_s: Seconds = 0
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    retry_base_s: Seconds = 0
+    retry_factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 1
+    retry_cap_s: Seconds = 0
+    retry_on: Reasons = []
+    no_retry_on: Reasons = []
+
+
+class PatchPoolBody(Body):
+    """What to set over the configuration, and what to give back to it."""
+
+    set: SettingsBody = SettingsBody()
+    unset: Annotated[list[Literal[tuple(OVERRIDABLE)]], Field(max_length=len(OVERRIDABLE))] = []  # type: ignore[valid-type]
+    reason: ReasonText | None = None
+
+
+class KeyBody(Body):
+    """A new API key."""
+
+    name: Name
 
 
 class DeadBody(Body):

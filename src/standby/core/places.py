@@ -1,20 +1,71 @@
 """Changes of pools, hosts and projects: what the configuration says of them, what operators want, what looks showed."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from msgspec.structs import replace
 
 from standby.core.lifecycle import Cause, blocked_total_ms, change
-from standby.core.model import Change, EventKind, Host, Mode, Pool, PoolSettings, Project
+from standby.core.model import Change, EventKind, Host, Json, Mode, Override, Pool, PoolSettings, Project, Reason
 
 K = EventKind
 
 
+OVERRIDABLE: Final[Mapping[str, str]] = {
+    "slots_max": "slots_max",
+    "memory_mb": "memory_mb",
+    "queue_timeout_s": "queue_timeout_ms",
+    "queue_timeout_max_s": "queue_timeout_max_ms",
+    "start_timeout_s": "start_timeout_ms",
+    "run_timeout_s": "run_timeout_ms",
+    "stop_grace_s": "stop_grace_ms",
+    "retries": "retry.retries",
+    "retry_base_s": "retry.base_ms",
+    "retry_factor": "retry.factor",
+    "retry_cap_s": "retry.cap_ms",
+    "retry_on": "retry.retry_on",
+    "no_retry_on": "retry.no_retry_on",
+}
+"""What an operator may set over the configuration, as the API names it, and the field that it is."""
+
+
+def overlaid(configured: PoolSettings, overrides: Mapping[str, Override]) -> PoolSettings:
+    """The settings that count: what operators set, over what the configuration says."""
+    own: dict[str, Json] = {}
+    policy: dict[str, Json] = {}
+    for name, override in overrides.items():
+        _, dot, part = OVERRIDABLE[name].partition("retry.")
+        value = override.value
+        if name.endswith("_s") and value is not None:
+            value = round(value * 1000)
+        if isinstance(value, list | tuple):
+            value = tuple(Reason(each) for each in value)
+        (policy if dot else own)[part or OVERRIDABLE[name]] = value
+    return replace(configured, **own, retry=replace(configured.retry, **policy))
+
+
+def override_pool(
+    cause: Cause, pool: Pool, configured: PoolSettings, wanted: Mapping[str, Override | None]
+) -> Change | None:
+    """Set some settings over the configuration, give others (null) back to it; null when nothing changes."""
+    was = pool.overrides
+    new = {
+        name: override
+        for name, override in wanted.items()
+        if override is None or name not in was or was[name].value != override.value
+    }
+    overrides = {name: override for name, override in {**was, **new}.items() if override is not None}
+    after = replace(pool, settings=overlaid(configured, overrides), overrides=overrides)
+    return None if after == pool else change(cause, K.POOL_OVERRIDDEN, None, pool_was=pool, pool=after)
+
+
 def apply_pool(cause: Cause, was: Pool | None, name: str, host: str, settings: PoolSettings) -> Change | None:
-    """Make the pool what the configuration says; null when it is that already."""
+    """Make the pool what the configuration says, but for what operators set; null when it is that already."""
     if was is None:
         # blocked until somebody leads its host for the first time
         after = Pool(name=name, host=host, settings=settings, mode_since=cause.at, blocked_since=cause.at)
     else:
-        after = replace(was, host=host, settings=settings)
+        after = replace(was, host=host, settings=overlaid(settings, was.overrides))
     return None if after == was else change(cause, K.POOL_APPLIED, None, pool_was=was, pool=after)
 
 

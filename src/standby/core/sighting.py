@@ -1,4 +1,4 @@
-"""What a platform can answer about one run."""
+"""What a platform can answer about one run, and about itself."""
 
 from enum import StrEnum
 
@@ -44,3 +44,25 @@ class Sighting(Struct, frozen=True, kw_only=True):
     handle: str | None = None
     exit: Exit | None = None
     """Set exactly when seen is STOPPED."""
+
+
+class Pressure(Struct, frozen=True, kw_only=True):
+    """How much of the last ten seconds work stood still for lack of something, in percent."""
+
+    memory_some_avg10: float | None = None
+    memory_full_avg10: float | None = None
+    cpu_some_avg10: float | None = None
+    io_some_avg10: float | None = None
+
+
+class Reading(Struct, frozen=True, kw_only=True):
+    """How full a machine is; null where it does not say."""
+
+    memory_total_mb: int | None = None
+    memory_available_mb: int | None = None
+    cpu_count: int | None = None
+    cpu_used: float | None = None
+    """Of all processors, 0 to 1, since the reading before."""
+    load_1m: float | None = None
+    pressure: Pressure | None = None
+    disk_free_mb: int | None = None

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from standby.core.model import Order, Slot, Spec
 from standby.core.sighting import Exit as Exit
+from standby.core.sighting import Reading as Reading
 from standby.core.sighting import Seen as Seen
 from standby.core.sighting import Sighting as Sighting
 
@@ -123,3 +124,11 @@ class Watch(Protocol):
 
     def changes(self) -> AsyncIterator[None]:
         """Yields whenever a look would show something new."""
+
+
+@runtime_checkable
+class Gauge(Protocol):
+    """A driver that can say how full its machine is. Nothing depends on it."""
+
+    async def measure(self) -> Reading:
+        """One cheap reading."""

@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, Exit, LogPiece, OpenRun, Seen, Sighting, Start
+from standby.drivers.contract import CommandRefused, Exit, LogPiece, OpenRun, Reading, Seen, Sighting, Start
+from standby.drivers.gauge import MachineGauge
 from standby.drivers.keeper.journal import HORIZON_S
 from standby.drivers.keeper.kernel import boottime
 from standby.drivers.keeper.wire import LINE_MAX
@@ -45,7 +46,7 @@ _read_forgotten: Final = msgspec.json.Decoder(_Forgotten).decode
 
 
 class ProcessDriver:
-    """Driver, Logs and Watch for the processes of one directory's keeper."""
+    """Driver, Logs, Watch and Gauge for the processes of one directory's keeper."""
 
     lag_ms = 0  # the keeper does one thing after the other: a look after a start shows it
     seats = True
@@ -73,6 +74,7 @@ class ProcessDriver:
         self._now = now
         self._env = {name: os.environ[name] for name in env_allow if _is_text(os.environ.get(name))}
         self._common = {"cgroups": cgroups == "auto", "disk_reserve_mb": disk_reserve_mb}
+        self._gauge = MachineGauge(self._directory)
         self._link = KeeperLink(self._directory, self._env, boot_id_path, timeout_s, launch_gap_s)
 
     async def open(self) -> None:
@@ -93,6 +95,10 @@ class ProcessDriver:
         wire = await self._link.ready()
         await wire.greet()
         return wire.hello.id
+
+    async def measure(self) -> Reading:
+        """How full this machine is."""
+        return self._gauge.read()
 
     async def keeper_pid(self) -> int:
         """The process id of the keeper, for an operator and for tests."""

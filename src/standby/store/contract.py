@@ -151,6 +151,9 @@ class Store(Protocol):
     async def now(self) -> int:
         """The store's clock, in milliseconds."""
 
+    async def schema_refusal(self) -> str | None:
+        """Why the schema is not the one this code was written for; null when it is."""
+
     async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
         """Save each change or say why not, one verdict each, in order. Raises StoreDown when the outcome is unknown
         even after looking for the changes' events; a change is then wholly there or not at all. With `together` all

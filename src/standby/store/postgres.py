@@ -87,6 +87,7 @@ class PostgresStore(Sweeps):
 
     dialect = DIALECT
     sweeping = sweep.POSTGRES
+    kind = "postgres"
 
     def __init__(self, url: str, reading: Any, beside: Any, *, hints: bool, offset: Callable[[], int]) -> None:
         self.hints = Hints(on=hints)

@@ -10,6 +10,7 @@ from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, Or
 from standby.store import queries, rows
 from standby.store.contract import History, Key, Listed, LogChunk, LogTail, OrderFilter, Page, Work
 from standby.store.hints import Hear, Hints
+from standby.store.migrate import APPLIED, Applied, Kind, compare, known
 from standby.store.rows import Row
 
 COUNT_MOST: Final = 10_001
@@ -45,6 +46,7 @@ class Reads:
 
     incarnation: str
     dialect: Dialect
+    kind: Kind
     hints: Hints
 
     @abstractmethod
@@ -54,6 +56,11 @@ class Reads:
     @abstractmethod
     async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
         """The same, where the logs are."""
+
+    async def schema_refusal(self) -> str | None:
+        """Why the schema is not the one this code was written for; null when it is."""
+        applied = [Applied(*row) for row in await self.fetch(APPLIED)]
+        return compare(known(self.kind), applied).refusal
 
     async def order(self, order_id: str) -> Work | None:
         found = await self.fetch(queries.ORDER, order_id)

@@ -136,6 +136,7 @@ class SqliteStore(Sweeps):
 
     dialect = DIALECT
     sweeping = sweep.SQLITE
+    kind = "sqlite"
 
     def __init__(self, main: Lines, logs: Lines, incarnation: str, *, clock: Callable[[], int], hints: bool) -> None:
         self.incarnation = incarnation

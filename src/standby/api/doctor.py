@@ -1,0 +1,123 @@
+"""What only the server knows about its own health, each with what to do about it."""
+
+import shutil
+import time as wall
+from collections.abc import Sequence
+from typing import Final
+
+from fastapi import APIRouter, Response
+from msgspec import Struct
+
+from standby.api.needs import WorldNeed
+from standby.api.views import answer, shown_time, time
+from standby.core.model import Host, Lease, Slot, SlotState
+from standby.world import World
+
+SLOW_MS: Final = 500
+OFFSET_MS: Final = 1_000
+"""A store whose clock is further away than this makes deadlines hard to read."""
+
+router = APIRouter(tags=["system"])
+
+
+class CheckView(Struct, frozen=True):
+    """One finding; `ok` is null where it cannot be said."""
+
+    name: str
+    ok: bool | None
+    says: str
+    do: str | None = None
+
+
+class DoctorView(Struct, frozen=True):
+    """All findings."""
+
+    checks: Sequence[CheckView]
+
+
+@router.get("/doctor")
+async def examine(world: WorldNeed) -> Response:
+    """Look at the store, the hosts, the clock, the disk and the history."""
+    store = world.store
+    checks = [*await _store(world), await _schema(world)]
+    leases = {lease.host: lease for lease in await store.leases()}
+    slots = await store.slots()
+    for host in await store.hosts():
+        checks += [_lease(host, leases.get(host.name), world.clock.now()), _reach(host), _slots(host, slots)]
+    return answer(DoctorView(checks=[*checks, _disk(world), await _history(world)]))
+
+
+async def _store(world: World) -> list[CheckView]:
+    """How fast the store answers, and how far its clock is away."""
+    begun = wall.perf_counter()
+    there = await world.store.now()
+    await world.store.last_seq()
+    took_ms = (wall.perf_counter() - begun) * 1000
+    slow = "look at the database's load, its disk and the network to it" if took_ms > SLOW_MS else None
+    answers = CheckView("store", slow is None, f"{world.config.database_shown} answers in {took_ms:.1f} ms", slow)
+    away_ms = abs(there - world.clock.now())
+    wrong_ms = there - wall.time_ns() // 1_000_000
+    says = f"this server follows the store's clock within {away_ms} ms; its own clock differs by {wrong_ms} ms"
+    if not world.clock.steady:
+        jumped = f"{says}; it jumped, and no deadline is judged until it was measured again"
+        return [answers, CheckView("clock", False, jumped, "wait a few seconds; let NTP set this machine's clock")]
+    good = away_ms <= OFFSET_MS
+    return [answers, CheckView("clock", good, says, None if good else "let NTP set the clocks of both machines")]
+
+
+async def _schema(world: World) -> CheckView:
+    refusal = await world.store.schema_refusal()
+    do = "upgrade this server, or run `standby db migrate`" if refusal else None
+    return CheckView("migrations", refusal is None, refusal or "the database schema is current", do)
+
+
+def _lease(host: Host, lease: Lease | None, now: int) -> CheckView:
+    name = f"host {host.name}: lease"
+    do = "start a server that has this host in its configuration and can reach it"
+    if lease is None:
+        return CheckView(name, False, "nobody ever led it", do)
+    if lease.until <= now:
+        return CheckView(name, False, f"nobody leads it since {time(lease.until)}; {lease.owner} was the last", do)
+    return CheckView(name, True, f"{lease.owner} leads it in epoch {lease.epoch} until {time(lease.until)}")
+
+
+def _reach(host: Host) -> CheckView:
+    name = f"host {host.name}: platform"
+    if host.unreachable_since is None:
+        return CheckView(name, True, f"its {host.driver} platform answers")
+    says = f"it cannot be asked since {shown_time(host.unreachable_since)}: {host.error}"
+    return CheckView(name, False, says, "look at the platform; `standby hosts declare-dead` if it never comes back")
+
+
+def _slots(host: Host, slots: Sequence[Slot]) -> CheckView:
+    name = f"host {host.name}: slots"
+    mine = [slot for slot in slots if slot.host == host.name]
+    broken = [slot for slot in mine if slot.state is SlotState.ERROR]
+    if not broken:
+        return CheckView(name, True, f"none of {len(mine)} is in error")
+    says = f"{len(broken)} of {len(mine)} are in error, {broken[0].name}: {broken[0].error}"
+    return CheckView(name, False, says, "correct what the platform complains about; they are tried again by themselves")
+
+
+def _disk(world: World) -> CheckView:
+    directory, reserve = world.config.state_dir, world.config.disk_reserve_mb
+    try:
+        free_mb = shutil.disk_usage(directory).free >> 20
+    except OSError as error:
+        return CheckView("disk", None, f"{directory} cannot be asked: {error.strerror}", "look at the state directory")
+    good = free_mb >= reserve
+    says = f"{free_mb} MB are free where {directory} is; {reserve} MB are kept in reserve"
+    return CheckView(
+        "disk", good, says, None if good else "make room, or lower history_days, log_cap_mb, disk_reserve_mb"
+    )
+
+
+async def _history(world: World) -> CheckView:
+    history = await world.store.history()
+    days: float | None = getattr(world.config, "history_days", 30)
+    kept = "for ever" if days is None else f"for {days:g} days"
+    since = "there are none yet" if history.oldest_at is None else f"the oldest is from {time(history.oldest_at)}"
+    pruned = f"{history.orders_pruned} orders and {history.events_pruned} events were pruned"
+    says = f"events are kept {kept}, {since}; {pruned}"
+    do = "set history_days, or watch the disk" if days is None else None
+    return CheckView("history", None if days is None else True, says, do)

@@ -1,0 +1,83 @@
+"""Keys, the configuration as it is shown, and the server's own diagnosis."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standby.core import lifecycle
+from standby.core.model import Trigger
+from tests.api.house import TOKEN, House, house
+
+pytestmark = pytest.mark.anyio
+
+
+async def checks(home: House) -> dict[str, dict[str, Any]]:
+    return {each["name"]: each for each in (await home.get("/doctor")).json()["checks"]}
+
+
+async def test_a_second_key_can_be_added_and_removed_but_never_the_last(home: House) -> None:
+    made = await home.post("/keys", {"name": "ci"})
+    assert made.status_code == 201
+    token = made.json()["key"]
+    listed = (await home.get("/keys")).json()["keys"]
+    assert [(key["name"], key["last4"]) for key in listed] == [("ci", token[-4:]), ("tester", None)]
+    assert all("key" not in key for key in listed)
+    home.clock.skipped_s += 60
+    theirs = {"Authorization": f"Bearer {token}"}
+    assert (await home.get("/pools", headers=theirs)).status_code == 200
+    assert (await home.post("/keys", {"name": "ci"})).status_code == 409
+    assert (await home.http.delete("/api/v1/keys/nobody")).status_code == 404
+    gone = await home.http.delete("/api/v1/keys/ci")
+    assert (gone.status_code, gone.json()["name"]) == (200, "ci")
+    last = await home.http.delete("/api/v1/keys/tester")
+    assert (last.status_code, last.json()["code"]) == (409, "last_key")
+    home.clock.skipped_s += 60
+    assert (await home.get("/pools", headers=theirs)).status_code == 401
+    assert (await home.get("/pools", headers={"Authorization": f"Bearer {TOKEN}"})).status_code == 200
+
+
+@pytest.mark.parametrize("body", [{}, {"name": ""}, {"name": "A b"}, {"name": "x" * 64}, {"name": "a", "key": "b"}])
+async def test_a_key_needs_a_plain_name(home: House, body: Any) -> None:
+    assert (await home.post("/keys", body)).status_code == 422
+
+
+async def test_the_configuration_is_shown_without_its_secrets(tmp_path: Path) -> None:
+    secrets = {"seal_key": "ab" * 32, "database": "postgresql://me:xyzzy@db/x?password=plugh"}
+    async with house(tmp_path, **secrets) as home:
+        answer = await home.get("/config")
+        found = {each["name"]: each for each in answer.json()["settings"]}
+    for secret in ("abab", "xyzzy", "plugh"):
+        assert secret not in answer.text
+    assert found["database"]["value"] == "postgresql://me@db/x"
+    assert found["seal_key"]["value"] == "(secret)"
+    assert (found["port"]["value"], found["port"]["default"], found["port"]["from"]) == (8377, 8377, "default")
+    assert {"poll", "hosts.local.driver", "pools.default.slots_max", "pools.default.run_timeout"} <= set(found)
+
+
+async def test_the_doctor_finds_a_healthy_server_healthy(home: House) -> None:
+    await home.lead()
+    found = await checks(home)
+    well = {"store", "migrations", "host local: lease", "host local: platform", "host local: slots"}
+    assert well | {"clock", "disk", "history"} == set(found)
+    assert {name: found[name]["ok"] for name in well} == dict.fromkeys(well, True)
+    assert all(found[name]["do"] is None for name in well)
+
+
+async def test_the_doctor_says_what_is_wrong_and_what_to_do(home: House) -> None:
+    found = await checks(home)
+    assert "start a server" in found["host local: lease"]["do"]
+    await home.lead()
+    pool = await home.store.pool("default")
+    assert pool is not None
+    cause = home.world.cause(Trigger.SIZE, "test")
+    await home.store.save([lifecycle.create_slot(cause, "s-1", pool)])
+    (slot,) = await home.store.slots()
+    await home.store.save([lifecycle.slot_failed(home.world.cause(Trigger.SIZE, "test"), slot, "no such image")])
+    home.clock.steady = False
+    home.clock.at += 60_000
+    found = await checks(home)
+    ill = ("host local: slots", "clock", "host local: lease")
+    assert [found[name]["ok"] for name in ill] == [False] * 3
+    assert "no such image" in found["host local: slots"]["says"]
+    assert all(found[name]["do"] for name in ill)
