@@ -7,7 +7,8 @@ import pytest
 
 from standby.web.pages import FILES, HERE
 
-SOURCES = [HERE / "index.html", *(HERE / "static" / name for name in FILES)]
+PAGES = ["index.html", "docs.html"]
+SOURCES = [*(HERE / name for name in PAGES), *(HERE / "static" / name for name in FILES)]
 
 
 def test_every_file_of_the_page_is_served_and_there() -> None:
@@ -20,8 +21,9 @@ def test_nothing_comes_from_elsewhere(path: Path) -> None:
     assert not re.search(r"(https?:)?//[a-z0-9-]+\.[a-z]", text)
 
 
-def test_the_document_has_no_script_or_style_of_its_own() -> None:
-    text = (HERE / "index.html").read_text()
+@pytest.mark.parametrize("name", PAGES)
+def test_the_document_has_no_script_or_style_of_its_own(name: str) -> None:
+    text = (HERE / name).read_text()
     assert not re.search(r"<script(?![^>]*src=)|<style|\sstyle=|\son[a-z]+=", text)
 
 
@@ -31,7 +33,8 @@ def test_scripts_never_put_text_in_as_markup(name: str) -> None:
     assert not re.search(banned, (HERE / "static" / name).read_text())
 
 
-def test_every_element_the_script_asks_for_is_in_the_document() -> None:
-    asked = set(re.findall(r'by\("([a-z-]+)"\)', (HERE / "static" / "app.js").read_text()))
-    there = set(re.findall(r'id="([a-z-]+)"', (HERE / "index.html").read_text()))
+@pytest.mark.parametrize(("script", "page"), [("app.js", "index.html"), ("docs.js", "docs.html")])
+def test_every_element_the_script_asks_for_is_in_the_document(script: str, page: str) -> None:
+    asked = set(re.findall(r'by\("([a-z-]+)"\)', (HERE / "static" / script).read_text()))
+    there = set(re.findall(r'id="([a-z-]+)"', (HERE / page).read_text()))
     assert asked <= there

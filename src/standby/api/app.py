@@ -12,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from standby import __version__
 from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system
 from standby.api.auth import KeyGate
+from standby.api.schema import Api
 from standby.api.waits import Waits
 from standby.metrics import Metrics
 from standby.web import pages
@@ -33,12 +34,13 @@ SECURITY_HEADERS: Final = {
 
 def create_app(world: World) -> FastAPI:
     """The API and the page over one world. `app.state.stopping` ends all streams when it is set."""
-    app = FastAPI(
+    app = Api(
         title="Standby",
         version=__version__,
         openapi_url=f"{PREFIX}/openapi.json",
         docs_url=None,
         redoc_url=None,
+        generate_unique_id_function=lambda route: route.name,
         lifespan=_lifespan,
         telemetry={"tracing": False, "metrics": False, "logs": False},
     )

@@ -20,7 +20,7 @@ from standby.world import World
 KEY_PREFIX: Final = "sb_"
 KEY_FILE: Final = "admin.key"
 LOCAL_ACTOR: Final = "local"
-OPEN_PATHS: Final = frozenset({"/", "/healthz", "/readyz", "/favicon.ico"})
+OPEN_PATHS: Final = frozenset({"/", "/docs", "/healthz", "/readyz", "/favicon.ico"})
 OPEN_PREFIX: Final = "/static/"
 KEYS_FRESH_S: Final = 5.0
 """A key that was added or taken away elsewhere counts after this long at most."""

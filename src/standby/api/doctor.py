@@ -83,6 +83,8 @@ def _lease(host: Host, lease: Lease | None, now: int) -> CheckView:
 
 def _reach(host: Host) -> CheckView:
     name = f"host {host.name}: platform"
+    if host.identity is None and host.unreachable_since is None:
+        return CheckView(name, None, "it was not asked yet", "wait until a server leads it")
     if host.unreachable_since is None:
         return CheckView(name, True, f"its {host.driver} platform answers")
     says = f"it cannot be asked since {shown_time(host.unreachable_since)}: {host.error}"

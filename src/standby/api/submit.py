@@ -1,7 +1,7 @@
 """Submitting work orders, one or many, and running one again. Safe to repeat with an Idempotency-Key."""
 
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import Final, Literal, cast
 
 from fastapi import APIRouter, Request, Response
 from msgspec import Raw, Struct
@@ -25,7 +25,7 @@ class VerdictView(Struct, frozen=True):
 
     index: int
     answer: Literal["submitted", "deduplicated", "refused"]
-    order: OrderView | Raw | None
+    order: OrderView | None
     problem: ProblemView | None
 
 
@@ -112,7 +112,7 @@ def _bulk_view(found: Sequence[Taken | Problem]) -> BulkView:
     verdicts = [
         VerdictView(index, "refused", None, each.view())
         if isinstance(each, Problem)
-        else VerdictView(index, each.answer, Raw(each.text), None)
+        else VerdictView(index, each.answer, cast(OrderView, Raw(each.text)), None)
         for index, each in enumerate(found)
     ]
     words = [verdict.answer for verdict in verdicts]

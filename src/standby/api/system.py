@@ -1,9 +1,10 @@
 """Is it alive, is it ready, how much of everything."""
 
 import asyncio
-from typing import Final
+from typing import Final, Literal
 
 from fastapi import APIRouter, Request, Response
+from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from standby import __version__
@@ -18,10 +19,17 @@ READY_WITHIN_S: Final = 2.0
 router = APIRouter(tags=["system"])
 
 
+class StatusView(Struct, frozen=True):
+    """How the server is."""
+
+    status: Literal["alive", "ready"]
+    version: str
+
+
 @router.get("/healthz")
 async def alive() -> Response:
     """The process answers."""
-    return answer({"status": "alive", "version": __version__})
+    return answer(StatusView("alive", __version__))
 
 
 @router.get("/readyz")
@@ -37,7 +45,7 @@ async def ready(world: WorldNeed, stopping: StoppingNeed) -> Response:
         raise _not_ready("the database did not answer in time", "look at the database") from None
     except StandbyError as error:
         raise _not_ready(f"the database cannot be used ({type(error).__name__})", "look at the server's log") from None
-    return answer({"status": "ready", "version": __version__})
+    return answer(StatusView("ready", __version__))
 
 
 def _not_ready(detail: str, what_to_do: str) -> Problem:

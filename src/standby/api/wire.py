@@ -5,7 +5,16 @@ from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from fastapi import Request
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
 
 from standby.api.problems import Problem, from_validation, invalid
 from standby.core.model import NEVER_RETRIED, Json, OrderState, Reason
@@ -49,7 +58,12 @@ LabelName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_n
 LabelValue = Annotated[str, Field(max_length=255), AfterValidator(_no_nul)]
 ReasonText = Annotated[str, Field(max_length=1_000), AfterValidator(_no_nul)]
 Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_S, allow_inf_nan=False)]
-Time = Annotated[int, Field(ge=0, le=TIME_MAX_MS), BeforeValidator(_time_ms)]
+Time = Annotated[
+    int,
+    Field(ge=0, le=TIME_MAX_MS),
+    BeforeValidator(_time_ms),
+    WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "minimum": 0}]}),
+]
 Reasons = Annotated[list[Reason], Field(max_length=len(Reason)), AfterValidator(_may_be_retried)]
 
 

@@ -1,4 +1,4 @@
-"""The page: one document, one style sheet, a few scripts; nothing is built, nothing comes from elsewhere."""
+"""The page, and the API described on another: nothing is built, nothing comes from elsewhere."""
 
 from pathlib import Path
 from typing import Final
@@ -12,6 +12,8 @@ FILES: Final = {
     "app.js": "text/javascript",
     "api.js": "text/javascript",
     "detail.js": "text/javascript",
+    "docs.css": "text/css",
+    "docs.js": "text/javascript",
     "output.js": "text/javascript",
     "parts.js": "text/javascript",
     "icon.svg": "image/svg+xml",
@@ -24,6 +26,12 @@ router = APIRouter(include_in_schema=False)
 async def page() -> Response:
     """The page itself; it asks for a key by itself."""
     return Response((HERE / "index.html").read_bytes(), media_type="text/html")
+
+
+@router.get("/docs")
+async def api_page() -> Response:
+    """The API's description as a page; it reads openapi.json by itself."""
+    return Response((HERE / "docs.html").read_bytes(), media_type="text/html")
 
 
 @router.get("/favicon.ico")

@@ -1,0 +1,190 @@
+"""The API's own description: every parameter, body, answer and refusal of every route."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from msgspec import Struct
+
+from standby.api import doctor, keys, many, settings, submit, system, views, wire
+from standby.api import place_views as places
+from standby.api.problems import ProblemView
+
+Json = dict[str, Any]
+EVERYWHERE: Final = (401, 403, 422, 500, 503)
+"""Refusals that any route may answer: no key, a foreign page, a parameter, a fault, no database."""
+BODY: Final = (413, 415)
+DESCRIPTION: Final = """\
+Every refusal is `application/problem+json` with a `code` for programs and `what_to_do` for people. Times are RFC 3339
+in UTC, lengths are seconds. Send `Authorization: Bearer KEY`."""
+_TEXT: Final = {"type": "string"}
+_HEADERS: Final = {
+    "Idempotency-Key": "Safe to repeat: the same key and body within a day give the first answer again.",
+    "If-None-Match": "The ETag of an earlier answer: 304 when nothing changed.",
+}
+
+
+class Says(Struct, frozen=True, kw_only=True):
+    """What one route takes and answers."""
+
+    view: Any = None
+    status: Sequence[int] = (200,)
+    problems: Sequence[int] = ()
+    body: type[wire.Body] | None = None
+    body_needed: bool = True
+    kinds: Sequence[str] = ("application/json",)
+    headers: Sequence[str] = ()
+
+
+def _tagged(view: Any, *problems: int) -> Says:
+    return Says(view=view, status=(200, 304), problems=problems, headers=["If-None-Match"])
+
+
+def _acts(
+    view: Any, body: type[wire.Body], *problems: int, status: Sequence[int] = (200,), needed: bool = False
+) -> Says:
+    return Says(view=view, body=body, body_needed=needed, problems=(*BODY, *problems), status=status)
+
+
+_MODE: Final = {"pool": places.PoolView, "host": places.FullHostView}
+SAYS: Final[Mapping[str, Says]] = {
+    "submit": Says(
+        view=views.OrderView,
+        status=(200, 201),
+        body=wire.SubmitBody,
+        problems=(409, *BODY),
+        headers=["Idempotency-Key"],
+    ),
+    "submit_bulk": Says(
+        view=submit.BulkView,
+        status=(200, 201),
+        body=wire.BulkBody,
+        problems=BODY,
+        headers=["Idempotency-Key"],
+    ),
+    "rerun_order": _acts(views.OrderView, wire.ReasonBody, 404, 409, status=(200, 201)),
+    "cancel_many": _acts(many.ManyView, wire.ManyBody, 410, needed=True),
+    "rerun_many": _acts(many.ManyView, wire.ManyBody, 410, needed=True),
+    "purge_many": _acts(many.ManyView, wire.ManyBody, 410, needed=True),
+    "list_orders": _tagged(views.OrdersView, 410),
+    "show_order": _tagged(views.OrderView, 404),
+    "explain_order": Says(view=views.WhyView, problems=(404,)),
+    "list_runs": Says(view=views.RunsView, problems=(404,)),
+    "list_order_events": Says(view=views.EventsView, problems=(404, 410)),
+    "cancel_order": _acts(views.OrderView, wire.ReasonBody, 404, 409),
+    "read_logs": Says(
+        view=views.LogView,
+        problems=(404,),
+        kinds=("application/json", "application/x-ndjson", "text/event-stream"),
+    ),
+    "list_pools": _tagged(places.PoolsView),
+    "show_pool": _tagged(places.PoolView, 404),
+    "override_pool": _acts(places.PoolView, wire.PatchPoolBody, 404, 409, needed=True),
+    "list_slots": _tagged(places.SlotsView),
+    "list_hosts": _tagged(places.HostsView),
+    "show_host": _tagged(places.FullHostView, 404),
+    "list_starts": Says(view=places.StartsView, problems=(404,)),
+    "declare_dead": _acts(places.FullHostView, wire.DeadBody, 404, 409, needed=True),
+    **{
+        f"{verb}_{noun}": _acts(view, wire.ReasonBody, 404, 409)
+        for noun, view in _MODE.items()
+        for verb in ("pause", "resume", "drain")
+    },
+    "list_events": Says(view=views.EventsView, problems=(410,)),
+    "stream_events": Says(problems=(410,), kinds=("text/event-stream",)),
+    "list_keys": Says(view=keys.KeysView),
+    "add_key": _acts(keys.KeyView, wire.KeyBody, 409, status=(201,), needed=True),
+    "remove_key": Says(view=keys.KeyView, problems=(404, 409)),
+    "show_config": Says(view=settings.SettingsListView),
+    "examine": Says(view=doctor.DoctorView),
+    "alive": Says(view=system.StatusView),
+    "ready": Says(view=system.StatusView),
+    "metrics": Says(kinds=("text/plain",)),
+}
+OPEN: Final = frozenset({"alive", "ready"})
+"""Routes that need no key."""
+
+
+class Api(FastAPI):
+    """An app whose description says what each route answers."""
+
+    def openapi(self) -> Json:
+        """The whole description, put together once."""
+        if not self.openapi_schema:
+            self.openapi_schema = _described(self)
+        return self.openapi_schema
+
+
+def _described(app: FastAPI) -> Json:
+    found = get_openapi(
+        title=app.title,
+        version=app.version,
+        routes=app.routes,
+        description=DESCRIPTION,
+    )
+    types = list({id(says.view): says.view for says in SAYS.values() if says.view is not None}.values())
+    refs, components = msgspec.json.schema_components([*types, ProblemView], ref_template="#/components/schemas/{name}")
+    shapes = dict(zip((id(kind) for kind in [*types, ProblemView]), refs, strict=True))
+    schemas: Json = dict(components)
+    for operations in found["paths"].values():
+        for operation in operations.values():
+            _complete(operation, SAYS[operation["operationId"]], shapes, schemas)
+    security = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
+    found["components"] = {"schemas": schemas, "securitySchemes": security}
+    found["security"] = [{"key": []}]
+    plain: Json = json.loads(_short_names(json.dumps(found)))
+    return plain
+
+
+def _complete(operation: Json, says: Says, shapes: Mapping[int, Json], schemas: Json) -> None:
+    if operation["operationId"] in OPEN:
+        operation["security"] = []
+    operation.setdefault("parameters", []).extend(
+        {"name": name, "in": "header", "required": False, "description": _HEADERS[name], "schema": _TEXT}
+        for name in says.headers
+    )
+    if says.body is not None:
+        schema = says.body.model_json_schema(ref_template="#/components/schemas/{model}")
+        schemas |= schema.pop("$defs", {})
+        schemas[says.body.__name__] = schema
+        reference = {"$ref": f"#/components/schemas/{says.body.__name__}"}
+        content = {"application/json": {"schema": reference}}
+        operation["requestBody"] = {"required": says.body_needed, "content": content}
+    operation["responses"] = {
+        **{str(status): _answer(status, says, shapes) for status in says.status},
+        **{str(status): _refusal(status, shapes) for status in sorted({*EVERYWHERE, *says.problems})},
+    }
+
+
+def _answer(status: int, says: Says, shapes: Mapping[int, Json]) -> Json:
+    if status == 304:
+        return {"description": "Nothing changed."}
+    shape = shapes.get(id(says.view), _TEXT)
+    content = {kind: {"schema": shape if kind == "application/json" else _TEXT} for kind in says.kinds}
+    return {"description": "Made." if status == 201 else "Done.", "content": content}
+
+
+def _refusal(status: int, shapes: Mapping[int, Json]) -> Json:
+    words = {
+        401: "A key is needed.",
+        403: "Asked by a page of somebody else.",
+        404: "There is no such thing.",
+        409: "Not possible as things stand.",
+        410: "The cursor is from before what is kept, or from another database.",
+        413: "The body is too large.",
+        415: "The body is not JSON.",
+        422: "Something in the request cannot be used.",
+        500: "A fault in the server.",
+        503: "The database does not answer; try again.",
+    }
+    content = {"application/problem+json": {"schema": shapes[id(ProblemView)]}}
+    return {"description": words[status], "content": content}
+
+
+def _short_names(text: str) -> str:
+    """`OrderView` is a name for the code; to others it is an `Order`."""
+    return re.sub(r'(#/components/schemas/|")([A-Z][A-Za-z]+?)View"', r'\1\2"', text)
