@@ -151,6 +151,9 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         home.call("POST", "/hosts/stage/drain", {"reason": "test"})
         _unreachable(home)
         _recommanded(home)
+        home.call("PATCH", "/pools/stage", {"set": {"stop_grace_s": 5}})
+        gone = home.ended(home.submit("true"))["id"]
+        home.call("POST", "/work-orders/purge", {"filter": {"ids": [gone]}})
         kinds = {str(kind) for kind in EventKind}
         until(lambda: "slot.gone" in _kinds(home), "the drained host gave up its slots")
         assert kinds - _kinds(home) == set()
