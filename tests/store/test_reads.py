@@ -131,12 +131,20 @@ async def test_a_listing_by_labels_ids_and_states_holds_what_matches_in_all(stor
     assert await found(labels={"team": "a", "n": "2"}) == ["2"]
     assert await found(labels={"team": "a", "n": "3"}) == []
     assert await found(labels={"team": "a"}, states={OrderState.CANCELLED}) == ["0"]
+    assert await found(labels={"odd": '100% "!_'}) == []
+    assert await found(labels={"team": "_"}) == []
     assert await found(states={OrderState.CANCELLED, OrderState.PENDING}, most=2) == ["5", "4"]
     assert await found(id_prefix="0abcdef3") == ["3"]
     assert await found(id_prefix="0abcdef", states={OrderState.CANCELLED}) == ["1", "0"]
     assert await found(id_prefix="0a", labels={"team": "b"}) == ["5", "3", "1"]
     assert await found(ids=["0abcdef1", "0abcdef4", "nobody"]) == ["4", "1"]
     assert await found(ids=["0abcdef1", "0abcdef4"], pool="other") == []
+
+
+@pytest.mark.parametrize("value", ['100% "!_\\', "é\n\u2028", "", "A", "a"])
+async def test_any_text_can_be_a_label(store: Store, value: str) -> None:
+    await store.save([make.submit(id="mine", labels={"l%": value}), make.submit(labels={"l%": "aA" + value})])
+    assert ids(await store.orders(OrderFilter(labels={"l%": value}), None, 5)) == ["mine"]
 
 
 async def test_a_rare_match_in_a_long_history_is_found_page_after_page(

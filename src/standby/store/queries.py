@@ -11,11 +11,12 @@ INCARNATION: Final = "select incarnation from meta"
 # order: one order with its spec
 ORDER: Final = "select s.body, o.* from orders o join specs s on s.order_id = o.id where o.id = $1"
 
-# newest: orders by commit order of their submit, newest first, down to $5. $2 lists states: ",failed,cancelled,"
+# newest: orders by commit order of their submit, newest first, down to $5. $2 lists states: ",failed,cancelled,"; $6 is
+# what one label looks like, and the caller still has to look for it
 NEWEST: Final = """
 select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
 where s.seq < $1 and s.seq >= $5 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
-    and (cast($3 as text) is null or s.pool = $3)
+    and (cast($3 as text) is null or s.pool = $3) and (cast($6 as text) is null or s.body like $6 escape '!')
 order by s.seq desc limit $4
 """
 
@@ -23,7 +24,8 @@ order by s.seq desc limit $4
 NEWEST_OF_PROJECT: Final = """
 select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
 where s.seq < $1 and s.seq >= $5 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
-    and (cast($3 as text) is null or s.pool = $3) and s.project = $6
+    and (cast($3 as text) is null or s.pool = $3) and (cast($6 as text) is null or s.body like $6 escape '!')
+    and s.project = $7
 order by s.seq desc limit $4
 """
 
@@ -36,12 +38,12 @@ select coalesce(min(seq), 0), count(*) from (
     select seq from specs where seq < $1 and project = $3 order by seq desc limit $2) w
 """
 
-# newest by id: the same for ids from $5 to below $6, which are few
+# newest by id: those with ids from $5 to below $6, which are few, not in the order of their submit
 NEWEST_BY_ID: Final = """
 select s.seq, s.body, o.* from orders o join specs s on s.order_id = o.id
 where o.id >= $5 and o.id < $6 and s.seq < $1 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
     and (cast($3 as text) is null or o.pool = $3) and (cast($7 as text) is null or o.project = $7)
-order by s.seq desc limit $4
+order by o.id desc limit $4
 """
 
 # named: some orders by their ids

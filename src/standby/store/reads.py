@@ -1,10 +1,12 @@
 """The reads of the contract, the same for both engines: a text, its parameters, rows turned into values."""
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.json import encode
 
 from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, OrderState, Pool, Project, Run, Slot, Spec
 from standby.store import queries, rows
@@ -24,6 +26,7 @@ WALK_MOST: Final = 40_000
 """Orders looked at for one page; then it ends, however short."""
 PREFIX_FEW: Final = 7
 """Ids begin with their time: so many letters name those of half a minute."""
+PREFIX_MOST: Final = 20_000
 
 Param = str | int | None | Sequence[str] | Sequence[int]
 
@@ -75,7 +78,8 @@ class Reads:
             found = await self.fetch(self.dialect.named, list(only.ids), below)
         elif only.id_prefix is not None and len(only.id_prefix) >= PREFIX_FEW:
             ids = (only.id_prefix, only.id_prefix + "~")
-            found = await self.fetch(queries.NEWEST_BY_ID, below, states, only.pool, cap, *ids, only.project)
+            found = await self.fetch(queries.NEWEST_BY_ID, below, states, only.pool, PREFIX_MOST, *ids, only.project)
+            found = sorted(found, key=lambda row: row[0], reverse=True)
         elif only.states and ENDED.isdisjoint(only.states) and await self._few_unfinished():
             found = await self.fetch(queries.NEWEST_UNFINISHED, below, states, only.pool, cap, only.project)
         else:
@@ -88,13 +92,15 @@ class Reads:
         listed: list[Listed] = []
         picky = bool(only.states or only.pool or only.labels or only.id_prefix)
         window = WINDOW if picky else most + 1
+        cap = window if only.labels or only.id_prefix else most + 1
+        label = _pattern(only.labels)
         for _ in range(max(1, WALK_MOST // window)):
             floor, count = await self._window(below, window, only.project)
             if only.project is None:
-                found = await self.fetch(queries.NEWEST, below, states, only.pool, window, floor)
+                found = await self.fetch(queries.NEWEST, below, states, only.pool, cap, floor, label)
             else:
                 found = await self.fetch(
-                    queries.NEWEST_OF_PROJECT, below, states, only.pool, window, floor, only.project
+                    queries.NEWEST_OF_PROJECT, below, states, only.pool, cap, floor, label, only.project
                 )
             listed += [each for each in map(_listed, found) if _matches(only, each)]
             if len(listed) > most:
@@ -276,6 +282,14 @@ def _work(row: Row) -> Work:
 def _listed(row: Row) -> Listed:
     work = _work(row[1:])
     return Listed(work.order, work.spec, row[0])
+
+
+def _pattern(labels: Mapping[str, str]) -> str | None:
+    """What the stored spec of an order with the first of these labels looks like."""
+    for name, value in labels.items():
+        text = encode({name: value}).decode()[1:-1]
+        return "%" + re.sub("([!%_])", r"!\1", text) + "%"
+    return None
 
 
 def _matches(only: OrderFilter, each: Listed) -> bool:
