@@ -1,6 +1,7 @@
 """A leader's picture of its host's hot rows: a cache, thrown away by any conflict and read again when others wrote."""
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from msgspec.structs import replace
 
@@ -8,6 +9,8 @@ from standby.core.admit import Room
 from standby.core.judge import Open
 from standby.core.model import OPEN, Change, Host, Order, Pool, Project, Slot, Spec
 from standby.store.contract import Store, Work
+
+R = TypeVar("R", Order, Slot, Pool, Host)
 
 
 @dataclass
@@ -70,16 +73,16 @@ class Mirror:
     def apply(self, change: Change) -> None:
         """Lay a saved change over the rows."""
         if change.host is not None and change.host_was is not None:
-            self.host = replace(change.host, version=change.host_was.version + 1)
+            self.host = _next(change.host, change.host_was.version)
         if change.pool is not None and change.pool_was is not None:
-            self.pools[change.pool.name] = replace(change.pool, version=change.pool_was.version + 1)
+            self.pools[change.pool.name] = _next(change.pool, change.pool_was.version)
         self._apply_slot(change)
         self._apply_order(change)
 
     def _apply_slot(self, change: Change) -> None:
         if change.slot is not None:
-            version = change.slot.version if change.slot_was is None else change.slot_was.version + 1
-            self.slots[change.slot.name] = replace(change.slot, version=version)
+            was = change.slot_was
+            self.slots[change.slot.name] = change.slot if was is None else _next(change.slot, was.version)
         elif change.slot_was is not None:
             self.slots.pop(change.slot_was.name, None)
 
@@ -104,14 +107,14 @@ class Mirror:
         if order.state in OPEN:
             known = self.opened.get(order.id)
             if known is not None:
-                self.opened[order.id] = Work(replace(order, version=was.version + 1), known.spec)
+                self.opened[order.id] = Work(_next(order, was.version), known.spec)
         elif self.opened.pop(order.id, None) is not None:
             self._count(order.project, -1)
 
     def claimed(self, change: Change, spec: Spec) -> Work:
         """Lay a claim over the rows; returns the order as it is with it."""
         assert change.order is not None and change.order_was is not None
-        work = Work(replace(change.order, version=change.order_was.version + 1), spec)
+        work = Work(_next(change.order, change.order_was.version), spec)
         self.opened[change.order.id] = work
         self._count(change.order.project, 1)
         return work
@@ -119,3 +122,8 @@ class Mirror:
     def _count(self, project: str, by: int) -> None:
         if self.project_open or project in self.projects:
             self.project_open[project] = max(0, self.project_open.get(project, 0) + by)
+
+
+def _next(row: R, version: int) -> R:
+    """The row with the version it has once it is saved."""
+    return row if row.version == version + 1 else replace(row, version=version + 1)

@@ -149,6 +149,7 @@ def claim(cause: Cause, order: Order, spec: Spec, slot: Slot, pool: Pool, host: 
     """pending -> preparing: it gets a slot and its start may be sent until `command_until`. Counts as an attempt."""
     after = replace(
         order,
+        version=order.version + 1,
         state=S.PREPARING,
         state_since=cause.at,
         attempt=order.attempt + 1,
@@ -179,7 +180,15 @@ def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
 def ready(cause: Cause, order: Order, spec: Spec, handle: str | None) -> Change:
     """preparing -> running: its own copy was seen at work."""
     deadline = None if spec.run_timeout_ms is None else cause.at + spec.run_timeout_ms
-    after = replace(order, state=S.RUNNING, state_since=cause.at, ready_at=cause.at, handle=handle, deadline=deadline)
+    after = replace(
+        order,
+        version=order.version + 1,
+        state=S.RUNNING,
+        state_since=cause.at,
+        ready_at=cause.at,
+        handle=handle,
+        deadline=deadline,
+    )
     return _order(cause, K.ORDER_READY, order, after)
 
 
@@ -228,7 +237,7 @@ def finish(
     reason = outcome(order, ending)
     code = ending.code if ending.signal is None else 128 + ending.signal
     run = _run(order, ending, reason, code, cause.at, handle)
-    used = replace(slot, uses=slot.uses + 1, last_used_at=cause.at)
+    used = replace(slot, version=slot.version + 1, uses=slot.uses + 1, last_used_at=cause.at)
     if not seats or ending.lost:
         used = replace(used, state=SlotState.CLEANING, state_since=cause.at)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance)
@@ -299,6 +308,7 @@ def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code:
     return replace(
         order,
         **_NO_RUN,
+        version=order.version + 1,
         state=state,
         state_since=at,
         ended_at=at,

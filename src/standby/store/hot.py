@@ -32,7 +32,7 @@ _COLUMNS: Final = {
     Hot.READY: _STATE | {"ready_at", "handle", "deadline"},
     Hot.END: _STATE | _RUN | {"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"},
 }
-_KINDS: Final = {
+HOT_KINDS: Final = {
     EventKind.ORDER_CLAIMED: Hot.CLAIM,
     EventKind.ORDER_READY: Hot.READY,
     EventKind.ORDER_COMPLETED: Hot.END,
@@ -44,7 +44,7 @@ _KINDS: Final = {
 
 def hot_kind(change: Change, data: str, order: AbstractSet[str], slot: AbstractSet[str] | None) -> Hot | None:
     """Which narrow statement writes this change, given the columns of its order and its slot that differ."""
-    kind = _KINDS.get(change.kind)
+    kind = HOT_KINDS.get(change.kind)
     if (
         kind is None
         or _ESCAPED in data
