@@ -66,6 +66,59 @@ def test_an_order_that_can_never_fit_holds_up_nobody() -> None:
     assert _ids(admit.admit(_room(), [_waiting(1, memory_mb=2_000), _waiting(2)])) == ["order-02"]
 
 
+def test_an_order_that_waits_for_a_slot_too_holds_up_no_other_pool() -> None:
+    pools = {"default": pool(slots_max=1), "other": pool("other", slots_max=1)}
+    slots = [slot(1), slot(2, pool="other")]
+    waiting = [_waiting(1), _waiting(2, memory_mb=1_000), _waiting(3, pool="other")]
+    assert _ids(admit.admit(_room(pools=pools, slots=slots), waiting)) == ["order-01", "order-03"]
+
+
+def test_memory_may_be_used_up_to_the_last_megabyte_and_no_further() -> None:
+    exact = [_waiting(1, memory_mb=1_000), _waiting(2, memory_mb=24)]
+    over = [
+        _waiting(1, memory_mb=400),
+        _waiting(2, memory_mb=400),
+        _waiting(3, memory_mb=400),
+        _waiting(4, memory_mb=1),
+    ]
+    room = _room(slots=[slot(n) for n in (1, 2, 3, 4)])
+    assert _ids(admit.admit(room, exact)) == ["order-01", "order-02"]
+    assert _ids(admit.admit(room, [_waiting(1, memory_mb=1_024)])) == ["order-01"]
+    assert _ids(admit.admit(room, over)) == ["order-01", "order-02"]
+
+
+def test_an_order_as_large_as_the_host_is_waited_for() -> None:
+    running = order(OrderState.RUNNING, id="held", slot="other", memory_mb=100)
+    assert _ids(admit.admit(_room(opened=[running]), [_waiting(1, memory_mb=1_024), _waiting(2)])) == []
+
+
+def test_slots_that_are_wanted_reserve_memory_and_places_of_the_project() -> None:
+    slots = [slot(1, state=SlotState.CREATING), slot(2, state=SlotState.CREATING)]
+    large = [_waiting(1, memory_mb=600), _waiting(2, memory_mb=600)]
+    limited = [_waiting(n, project="a") for n in (1, 2, 3)]
+    assert admit.admit(_room(slots=slots), large).wanted == {"default": 1}
+    assert admit.admit(_room(slots=slots, project_max={"a": 2}), limited).wanted == {"default": 2}
+
+
+def test_a_project_is_counted_up_to_its_limit() -> None:
+    waiting = [_waiting(n, project="ab"[n % 2]) for n in range(8)]
+    room = _room(host=host(), slots=[slot(n) for n in range(8)], project_open={"a": 1}, project_max={"a": 3, "b": 1})
+    assert _ids(admit.admit(room, waiting)) == ["order-00", "order-01", "order-02"]
+
+
+def test_a_full_pool_holds_up_no_other_pool_and_one_that_is_not_here_takes_nothing() -> None:
+    pools = {"default": pool(slots_max=0), "other": pool("other", slots_max=1)}
+    waiting = [_waiting(1), _waiting(2, pool="elsewhere"), _waiting(3, pool="other")]
+    plan = admit.admit(_room(pools=pools, slots=[slot(1, pool="other")]), waiting)
+    assert (_ids(plan), plan.wanted) == (["order-03"], {})
+
+
+def test_a_pool_with_more_slots_than_it_may_have_makes_no_more() -> None:
+    slots = [slot(n, state=SlotState.REMOVING) for n in (1, 2)]
+    room = _room(slots=slots, pools={"default": pool(slots_max=1)})
+    assert admit.admit(room, [_waiting(1)]).wanted == {} and admit.takes(room, room.pools["default"]) == 0
+
+
 def test_a_project_at_its_limit_is_passed_over_and_makes_no_slots() -> None:
     room = _room(project_open={"a": 1}, project_max={"a": 1}, slots=[])
     plan = admit.admit(room, [_waiting(1, project="a"), _waiting(2, project="b")])

@@ -73,17 +73,17 @@ def admit(room: Room, waiting: Sequence[Order]) -> Plan:
         limit = room.project_max.get(order.project)
         if limit is not None and opened.get(order.project, 0) >= limit:
             continue
+        slots = free.get(order.pool)
+        if not slots and places.get(order.pool, 0) <= wanted.get(order.pool, 0):
+            continue
         if memory is not None and used + order.memory_mb > memory:
             if order.memory_mb > memory:
                 continue  # it can never fit this host: it must not hold up the others for ever
             break
-        slots = free.get(order.pool)
         if slots:
             admissions.append(Admission(order, slots.pop()))
-        elif places.get(order.pool, 0) > wanted.get(order.pool, 0):
-            wanted[order.pool] = wanted.get(order.pool, 0) + 1
         else:
-            continue
+            wanted[order.pool] = wanted.get(order.pool, 0) + 1
         used += order.memory_mb
         opened[order.project] = opened.get(order.project, 0) + 1
     return Plan(admissions, wanted)
