@@ -57,3 +57,38 @@ def test_a_broken_slot_is_tried_again_when_its_time_comes_and_given_up_after_thr
         (EventKind.SLOT_REMOVING, "standby-pool-default-003"),
         (EventKind.SLOT_CREATING, "standby-pool-default-002"),
     ]
+
+
+def test_slots_that_are_being_removed_are_not_taken_away_twice() -> None:
+    slots = [slot(1), slot(2, state=SlotState.REMOVING)]
+    assert _size(slots=slots, pools={"default": pool(slots_max=1)}) == []
+
+
+def test_no_more_slots_are_taken_away_than_are_spare() -> None:
+    idle, broken = [slot(n) for n in (1, 2, 3, 4)], [slot(n, state=SlotState.ERROR, failures=1) for n in (1, 2, 3, 4)]
+    for slots in (idle, broken):
+        assert _size(slots=slots, pools={"default": pool(slots_max=2)}) == [
+            (EventKind.SLOT_REMOVING, "standby-pool-default-004"),
+            (EventKind.SLOT_REMOVING, "standby-pool-default-003"),
+        ]
+        assert len(_size(slots=slots, pools={"default": pool(slots_max=3)})) == 1
+
+
+def test_a_drained_host_gives_up_its_broken_slots_too() -> None:
+    slots = [slot(1, state=SlotState.ERROR, failures=1, retry_at=NOW)]
+    assert _size(slots=slots, host=host(mode=Mode.DRAINING)) == [(EventKind.SLOT_REMOVING, "standby-pool-default-001")]
+
+
+def test_each_pool_is_sized_by_itself() -> None:
+    pools = {"default": pool(slots_max=3), "idle": pool("idle"), "other": pool("other", mode=Mode.DRAINING)}
+    far = slot(name="standby-pool-other-001", pool="other")
+    assert _size(1, pools=pools, slots=[far]) == [
+        (EventKind.SLOT_CREATING, "standby-pool-default-001"),
+        (EventKind.SLOT_REMOVING, "standby-pool-other-001"),
+    ]
+
+
+def test_no_number_beyond_the_maximum_is_given() -> None:
+    assert [name for _, name in _size(9)] == [f"standby-pool-default-00{number}" for number in (1, 2, 3)]
+    high = slot(7)
+    assert [name for _, name in _size(9, slots=[high])] == [f"standby-pool-default-00{number}" for number in (1, 2)]

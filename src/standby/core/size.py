@@ -54,7 +54,8 @@ def _free_names(installation: str, pool: Pool, mine: Sequence[Slot], lacking: in
 def _tend(cause: Callable[[], Cause], room: Room, pool: Pool, unheld: Sequence[Slot]) -> list[Change]:
     changes: list[Change] = []
     draining = Mode.DRAINING in (room.host.mode, pool.mode)
-    spare = len([slot for slot in room.slots if slot.pool == pool.name]) - pool.settings.slots_max
+    staying = [slot for slot in room.slots if slot.pool == pool.name and slot.state is not SlotState.REMOVING]
+    spare = len(staying) - pool.settings.slots_max
     for slot in sorted(unheld, key=lambda slot: slot.name, reverse=True):
         if slot.state is SlotState.IDLE and (draining or spare > 0):
             changes.append(lifecycle.remove_slot(cause(), slot))
