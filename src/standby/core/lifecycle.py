@@ -351,7 +351,7 @@ def _order(
 
 def _check(moves: _Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:
     if to not in moves[kind].get(was, frozenset()):
-        raise IllegalMove(kind.partition(".")[2].replace("_", " "), noun, name, was or "not there")
+        raise IllegalMove(f"record {kind} of", noun, name, was or "not there")
 
 
 # slots

@@ -1,0 +1,131 @@
+"""Pools, hosts and projects: what the configuration says of them, what operators want, what looks showed."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from standby.core import places
+from standby.core.model import Change, EventKind, Guards, Host, Mode, Pool, PoolSettings, Project, Trigger
+from tests.core.columns import changed
+from tests.rows import NOW, cause, host, pool
+
+ADA = cause(Trigger.REQUEST, id="change-7", actor="ada", lease=("local", 9))
+K = EventKind
+Make = Callable[[], Change | None]
+SETTINGS = PoolSettings(slots_max=7)
+AWAY = host(unreachable_since=NOW - 9_000, error="no answer")
+
+POOLS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
+    "configured anew": (
+        lambda: places.apply_pool(ADA, pool(), "default", "far", SETTINGS),
+        K.POOL_APPLIED,
+        {"host": "far", "settings": SETTINGS},
+    ),
+    "paused": (
+        lambda: places.set_pool_mode(ADA, pool(), Mode.PAUSED, "repairs"),
+        K.POOL_MODE,
+        {"mode": Mode.PAUSED, "mode_since": NOW, "mode_reason": "repairs", "mode_actor": "ada"},
+    ),
+    "blocked": (lambda: places.block(ADA, pool(), NOW - 500), K.POOL_BLOCKED, {"blocked_since": NOW - 500}),
+    "unblocked": (
+        lambda: places.unblock(ADA, pool(blocked_ms=1_000, blocked_since=NOW - 500)),
+        K.POOL_UNBLOCKED,
+        {"blocked_ms": 1_500, "blocked_since": None},
+    ),
+}
+HOSTS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
+    "configured anew": (
+        lambda: places.apply_host(ADA, host(), "local", "scripted", 512),
+        K.HOST_APPLIED,
+        {"driver": "scripted", "memory_mb": 512},
+    ),
+    "drained": (
+        lambda: places.set_host_mode(ADA, host(), Mode.DRAINING, "moving"),
+        K.HOST_MODE,
+        {"mode": Mode.DRAINING, "mode_since": NOW, "mode_reason": "moving", "mode_actor": "ada"},
+    ),
+    "led": (
+        lambda: places.lead_host(ADA, AWAY, "k-2"),
+        K.HOST_LED,
+        {"identity": "k-2", "unreachable_since": None, "error": None},
+    ),
+    "unreachable": (
+        lambda: places.host_unreachable(ADA, host(), "no answer"),
+        K.HOST_UNREACHABLE,
+        {"unreachable_since": NOW, "error": "no answer"},
+    ),
+    "still unreachable": (lambda: places.host_unreachable(ADA, AWAY, "late"), K.HOST_UNREACHABLE, {"error": "late"}),
+    "reachable": (
+        lambda: places.host_reachable(ADA, AWAY),
+        K.HOST_REACHABLE,
+        {"unreachable_since": None, "error": None},
+    ),
+    "declared dead": (
+        lambda: places.declare_dead(ADA, host(), "burnt down"),
+        K.HOST_DECLARED_DEAD,
+        {"dead_at": NOW, "identity": None},
+    ),
+}
+
+
+def _caused(change: Change | None, kind: EventKind) -> Change:
+    """The change, which carries its cause and is guarded by the lease of who makes it."""
+    assert change is not None and change.kind is kind
+    assert (change.id, change.at, change.trigger, change.actor) == ("change-7", NOW, Trigger.REQUEST, "ada")
+    assert change.guards == Guards(lease=("local", 9))
+    return change
+
+
+@pytest.mark.parametrize(("make", "kind", "columns"), POOLS.values(), ids=POOLS)
+def test_a_change_of_a_pool_writes_what_it_is_about(make: Make, kind: EventKind, columns: dict[str, Any]) -> None:
+    change = _caused(make(), kind)
+    assert changed(change.pool_was, change.pool) == columns
+    assert change.subject == "default"
+
+
+@pytest.mark.parametrize(("make", "kind", "columns"), HOSTS.values(), ids=HOSTS)
+def test_a_change_of_a_host_writes_what_it_is_about(make: Make, kind: EventKind, columns: dict[str, Any]) -> None:
+    change = _caused(make(), kind)
+    assert changed(change.host_was, change.host) == columns
+    assert change.subject == "local"
+
+
+def test_a_new_pool_is_blocked_until_somebody_leads_its_host() -> None:
+    change = _caused(places.apply_pool(ADA, None, "big", "far", SETTINGS), K.POOL_APPLIED)
+    assert change.pool_was is None
+    assert change.pool == Pool(name="big", host="far", settings=SETTINGS, mode_since=NOW, blocked_since=NOW)
+
+
+def test_a_new_host_is_open() -> None:
+    change = _caused(places.apply_host(ADA, None, "far", "process", 512), K.HOST_APPLIED)
+    assert change.host_was is None
+    assert change.host == Host(name="far", driver="process", memory_mb=512, mode=Mode.OPEN, mode_since=NOW)
+
+
+def test_a_project_is_made_and_limited_by_the_configuration() -> None:
+    limited = Project(name="a", version=3, running_max=2)
+    made = _caused(places.apply_project(ADA, None, "a", 2), K.PROJECT_APPLIED)
+    raised = _caused(places.apply_project(ADA, limited, "a", 5), K.PROJECT_APPLIED)
+    assert (made.project_was, made.project, made.subject) == (None, Project(name="a", running_max=2), "a")
+    assert raised.project_was == limited and changed(limited, raised.project) == {"running_max": 5}
+    assert places.apply_project(ADA, limited, "a", 2) is None
+
+
+def test_a_mode_that_is_set_already_keeps_its_first_actor_and_reason() -> None:
+    assert places.set_pool_mode(ADA, pool(mode=Mode.PAUSED, mode_actor="bob"), Mode.PAUSED, "mine") is None
+    assert places.set_host_mode(ADA, host(mode=Mode.PAUSED, mode_actor="bob"), Mode.PAUSED, "mine") is None
+
+
+def test_a_leader_says_in_which_epoch_it_found_the_host() -> None:
+    assert places.lead_host(ADA, host(), "k-1").note == {"epoch": 9}
+    assert places.lead_host(cause(), host(), "k-1").note == {"epoch": None}
+
+
+def test_a_declared_death_keeps_the_operators_reason() -> None:
+    assert places.declare_dead(ADA, host(), "burnt down").note == {"reason": "burnt down"}
+
+
+def test_a_clock_that_went_back_takes_no_blocked_time_away() -> None:
+    change = places.unblock(ADA, pool(blocked_ms=1_000, blocked_since=NOW + 500))
+    assert change.pool is not None and change.pool.blocked_ms == 1_000

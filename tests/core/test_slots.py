@@ -1,0 +1,81 @@
+"""Every change of a slot writes exactly the columns that it is about, under the guards that it needs."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from standby.core import lifecycle as life
+from standby.core.model import Change, EventKind, Guards, Slot, SlotState, Trigger
+from tests.core.columns import changed
+from tests.rows import NOW, cause, pool, slot
+
+LEADER = cause(Trigger.SIZE, id="change-7", actor="server-1", lease=("local", 9))
+BROKEN = slot(state=SlotState.ERROR, error="no room", failures=2, retry_at=NOW, version=4)
+
+CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
+    "tried again": (
+        lambda: life.recreate_slot(LEADER, BROKEN),
+        {"state": SlotState.CREATING, "state_since": NOW, "retry_at": None},
+    ),
+    "made": (
+        lambda: life.slot_made(
+            LEADER, slot(state=SlotState.CREATING, error="no room", failures=2, retry_at=NOW), "i-2"
+        ),
+        {
+            "state": SlotState.IDLE,
+            "state_since": NOW,
+            "incarnation": "i-2",
+            "error": None,
+            "failures": 0,
+            "retry_at": None,
+        },
+    ),
+    "failed": (
+        lambda: life.slot_failed(LEADER, slot(state=SlotState.CLEANING, failures=2), "no room"),
+        {
+            "state": SlotState.ERROR,
+            "state_since": NOW,
+            "error": "no room",
+            "failures": 3,
+            "retry_at": NOW + 20_000,
+        },
+    ),
+    "removed": (
+        lambda: life.remove_slot(LEADER, BROKEN),
+        {"state": SlotState.REMOVING, "state_since": NOW, "retry_at": None},
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "columns"), CHANGES.values(), ids=CHANGES)
+def test_a_change_writes_its_columns_and_carries_its_cause(make: Callable[[], Change], columns: dict[str, Any]) -> None:
+    change = make()
+    assert changed(change.slot_was, change.slot) == columns
+    assert (change.id, change.at, change.trigger, change.actor) == ("change-7", NOW, Trigger.SIZE, "server-1")
+    assert change.guards == Guards(lease=("local", 9))
+
+
+def test_a_new_slot_belongs_to_its_pool_and_is_decided_on_the_pool_as_it_is() -> None:
+    change = life.create_slot(LEADER, "standby-pool-big-001", pool("big", host="far", version=5))
+    assert (change.kind, change.slot_was) == (EventKind.SLOT_CREATING, None)
+    assert change.slot == Slot(
+        name="standby-pool-big-001",
+        host="far",
+        pool="big",
+        state=SlotState.CREATING,
+        state_since=NOW,
+        created_at=NOW,
+    )
+    assert change.guards == Guards(lease=("local", 9), pool_version=5)
+
+
+def test_an_idle_slot_is_removed_only_while_nobody_holds_it() -> None:
+    change = life.remove_slot(LEADER, slot(version=4))
+    assert change.guards == Guards(lease=("local", 9), slot_free=slot().name, slot_version=4)
+
+
+def test_a_slot_that_is_gone_leaves_no_row() -> None:
+    change = life.slot_gone(LEADER, slot(state=SlotState.REMOVING))
+    assert change.slot_was == slot(state=SlotState.REMOVING) and change.slot is None
+    assert (change.subject, change.guards) == (slot().name, Guards(lease=("local", 9)))
