@@ -45,6 +45,11 @@ def test_demand_beyond_the_free_slots_is_wanted_up_to_the_maximum() -> None:
     assert len(plan.admissions) == 2 and plan.wanted == {"default": 2}
 
 
+def test_the_last_place_of_a_pool_is_wanted_once() -> None:
+    room = _room(slots=[], pools={"default": pool(slots_max=1)})
+    assert admit.admit(room, [_waiting(1), _waiting(2)]).wanted == {"default": 1}
+
+
 def test_a_held_slot_is_not_given_twice() -> None:
     held = order(OrderState.RUNNING, id="held", slot=slot(1).name)
     plan = admit.admit(_room(opened=[held]), [_waiting(1), _waiting(2)])

@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from standby.core import explain
 from standby.core.explain import GateName, House, gate
@@ -22,6 +23,10 @@ def _house(**parts: Any) -> House:
         "now": NOW,
     }
     return House(**{**base, **parts})
+
+
+def _moded(place: Any, reason: str | None) -> Any:
+    return replace(place, mode=Mode.DRAINING, mode_actor="ada", mode_reason=reason)
 
 
 HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
@@ -53,6 +58,86 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
 @pytest.mark.parametrize("state", [OrderState.RUNNING, OrderState.COMPLETED, OrderState.STOPPING])
 def test_an_order_that_does_not_wait_has_no_gate(state: OrderState) -> None:
     assert gate(order(state), _house()) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "row", "parts"),
+    [
+        ("its last run ended with lost; queued again in 5 s", order(OrderState.WAITING_RETRY), {}),
+        (
+            "its last run ended with lost; queued again in 1 s",
+            order(OrderState.WAITING_RETRY, due_at=NOW + 1_000),
+            {},
+        ),
+        (
+            "its last run ended with lost; queued again at the next step",
+            order(OrderState.WAITING_RETRY, due_at=NOW + 999),
+            {},
+        ),
+        (
+            "its last run ended with lost; queued again at the next step",
+            order(OrderState.WAITING_RETRY, due_at=NOW - 60_000),
+            {},
+        ),
+        ("it asked to wait", order(rank=None, due_at=NOW + 9_000), {}),
+        ("no server leads host local: start one that reaches it", order(), {"lease": None}),
+        (
+            "host local cannot be asked since 600 s: no answer",
+            order(),
+            {"host": host(unreachable_since=NOW - 600_000, error="no answer")},
+        ),
+        ("host local is draining by ada (moving): resume it to go on", order(), {"host": _moded(host(), "moving")}),
+        ("pool default is draining by ada: resume it to go on", order(), {"pool": _moded(pool(), None)}),
+        ("pool default is draining by ada (tests): resume it to go on", order(), {"pool": _moded(pool(), "tests")}),
+        ("project default has 2 open runs and may have 2", order(), {"project_open": 2, "project_max": 2}),
+        ("all 1 slots of pool default are taken", order(), {"holders": HELD}),
+        (
+            "all 2 slots of pool default are taken, 1 of them in error",
+            order(),
+            {"slots": [slot(1), slot(2, state=SlotState.ERROR)], "holders": HELD},
+        ),
+        (
+            "needs 299 MB; 298 of 300 MB on host local are free",
+            order(memory_mb=299),
+            {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=2)}},
+        ),
+        ("pool default is making a slot", order(), {"slots": []}),
+        ("it is served as soon as its turn comes", order(memory_mb=300), {}),
+    ],
+)
+def test_each_gate_says_in_words_what_is_missing_and_what_to_do(text: str, row: Any, parts: dict[str, Any]) -> None:
+    found = gate(row, _house(**parts))
+    assert found is not None and found.text == text
+
+
+def test_an_order_that_asked_to_wait_says_until_when() -> None:
+    found = gate(order(rank=None, due_at=NOW + 9_000), _house())
+    assert found is not None and found.opens_at == NOW + 9_000
+
+
+def test_the_first_shut_gate_is_named_when_several_are() -> None:
+    shut: dict[str, Any] = {
+        "lease": None,
+        "host": host(unreachable_since=NOW, mode=Mode.PAUSED, memory_mb=1),
+        "pool": pool(mode=Mode.PAUSED, slots_max=0),
+        "project_open": 1,
+        "project_max": 1,
+        "slots": [],
+    }
+    opened: list[tuple[GateName, dict[str, Any]]] = [
+        (GateName.HOST_NOT_LED, {"lease": LEASE}),
+        (GateName.HOST_UNREACHABLE, {"host": host(mode=Mode.PAUSED, memory_mb=1)}),
+        (GateName.HOST_MODE, {"host": host(memory_mb=1)}),
+        (GateName.POOL_MODE, {"pool": pool(slots_max=0)}),
+        (GateName.PROJECT_LIMIT, {"project_open": 0}),
+        (GateName.SLOTS, {"slots": [slot(1)]}),
+        (GateName.MEMORY, {"host": host()}),
+    ]
+    for name, opens in opened:
+        found = gate(order(), _house(**shut))
+        assert found is not None and found.name is name
+        shut |= opens
+    assert getattr(gate(order(), _house(**shut)), "name", None) is GateName.TURN
 
 
 @pytest.mark.parametrize("state", OrderState)

@@ -1,7 +1,8 @@
 import pytest
+from msgspec.structs import replace
 
 from standby.core import judge
-from standby.core.model import Change, EventKind, OrderState, Reason
+from standby.core.model import Change, EventKind, OrderState, Reason, SlotState
 from standby.core.sighting import Exit, Seen, Sighting
 from tests.rows import NOW, cause, host, order, slot, spec
 
@@ -67,6 +68,48 @@ def test_a_sighting_of_another_run_changes_nothing(seen: Seen) -> None:
 @pytest.mark.parametrize("seen", Seen)
 def test_a_sighting_of_another_incarnation_changes_nothing(seen: Seen) -> None:
     assert _judge(S.RUNNING, _look(seen, incarnation="i-0")) is None
+
+
+def test_a_run_seen_at_work_keeps_its_handle() -> None:
+    change = _judge(S.PREPARING, _look(Seen.READY))
+    assert change is not None and change.order is not None and change.order.handle == "h-1"
+
+
+def test_the_end_of_a_run_that_was_never_seen_at_work_keeps_the_handle_of_that_look() -> None:
+    change = _judge(S.PREPARING, _look(Seen.STOPPED))
+    assert change is not None and change.run is not None and change.run.handle == "h-1"
+
+
+def test_a_run_seen_stopped_with_no_word_of_its_end_is_lost() -> None:
+    change = _judge(S.RUNNING, replace(_look(Seen.STOPPED), exit=None))
+    assert change is not None and change.order is not None and change.order.reason is Reason.LOST
+
+
+def test_a_run_that_was_never_commanded_is_not_ended_by_absence_nor_by_an_operators_word() -> None:
+    run = _run(S.PREPARING, command_until=None)
+    assert judge.judge(cause(), run, _look(Seen.ABSENT), RULES) is None
+    assert judge.declared_dead(cause(), run, None, host(dead_at=NOW), RULES) is None
+
+
+def test_a_run_is_not_ended_by_a_word_that_nobody_gave() -> None:
+    assert judge.declared_dead(cause(), _run(S.RUNNING), None, host(dead_at=None), RULES) is None
+
+
+def test_a_look_at_another_incarnation_does_not_keep_a_declared_dead_run_alive() -> None:
+    look = _look(Seen.READY, incarnation="i-0")
+    assert judge.declared_dead(cause(), _run(S.RUNNING), look, host(dead_at=NOW), RULES) is not None
+
+
+def test_the_rules_reach_the_change() -> None:
+    rules = judge.Rules(window_ms=3_000, lag_ms=1_000, seats=False, chance=0.0)
+    again = judge.judge(cause(), _run(S.PREPARING), _look(Seen.FRESH), rules)
+    over = judge.judge(cause(), _run(S.RUNNING), _look(Seen.ABSENT), rules)
+    done = judge.judge(cause(), _run(S.RUNNING), _look(Seen.STOPPED), rules)
+    assert again is not None and again.order is not None and again.order.command_until == NOW + 3_000
+    assert over is not None and over.order is not None and over.order.due_at == NOW + 4_500
+    seat = _judge(S.RUNNING, _look(Seen.STOPPED))
+    assert done is not None and done.slot is not None and done.slot.state is SlotState.CLEANING
+    assert seat is not None and seat.slot is not None and seat.slot.state is SlotState.IDLE
 
 
 def test_a_run_that_is_not_ready_in_time_is_stopped_as_a_failed_start() -> None:

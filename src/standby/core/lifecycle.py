@@ -255,11 +255,8 @@ def finish(
 
 def outcome(order: Order, ending: Exit) -> Reason | None:
     """Why the run did not end well, or null: the exit code decides, unless an end was asked for."""
-    match order.stop_reason:
-        case Reason.CANCELLED | Reason.TIMEOUT | Reason.START_FAILED:
-            return order.stop_reason
-        case _:
-            pass
+    if order.stop_reason in (Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED):
+        return order.stop_reason
     if ending.start_error is not None:
         return Reason.START_FAILED
     if ending.lost:
