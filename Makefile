@@ -8,7 +8,7 @@ PROJECT := pyproject.toml src/standby/__init__.py
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format docs bench sim lock wheel clean
+.PHONY: help up test check format docs bench sim mutants lock wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -40,6 +40,9 @@ SEEDS ?= 2000
 sim: $(VENV)/.dev ## play SEEDS=N seeds of the simulator, on all cores
 	$(BIN)/python -m sim --seeds $(SEEDS)
 
+mutants: $(VENV)/.dev ## break core/ in one place at a time: its tests must notice nearly always
+	nice -n 15 $(BIN)/python tools/mutants.py $(ARGS)
+
 wheel: $(VENV)/.run ## build dist/standby-*.whl
 	rm -rf dist
 	$(PIP) wheel --no-deps --no-build-isolation --wheel-dir dist .
@@ -56,7 +59,7 @@ lock: $(VENV)/.dev ## choose versions anew: requirements/*.txt, and the peers' i
 	for list in bench/peers/*.in; do $(LOCK) $$list --output-file $${list%.in}.txt || exit 1; done
 
 clean: ## remove what was built, .venv included; never the state in .standby/
-	rm -rf $(VENV) bench/.venvs dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) bench/.venvs dist build mutants .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: an install is repeated only when its list or the project's own description changed.

@@ -26,7 +26,7 @@ SETTLED_TOGETHER = {
     EventKind.ORDER_CANCELLED: {"finish", "cancel"},
     EventKind.SLOT_CREATING: {"create_slot", "recreate_slot"},
 }
-NOT_OURS = {".git", ".venv", ".venvs", ".standby", "dist", "build", "results", ".hypothesis"}
+NOT_OURS = {".git", ".venv", ".venvs", ".standby", "dist", "build", "results", ".hypothesis", "mutants"}
 CACHES = re.compile(r"__pycache__|\..*_cache$")
 
 
