@@ -27,8 +27,8 @@ def main() -> None:
     alive = {name: verdict for name, verdict in verdicts.items() if verdict not in DEAD}
     for name, verdict in alive.items():
         print(f"{verdict}: {name}")
-    share = 1 - len(alive) / len(verdicts)
-    print(f"{len(verdicts) - len(alive)} of {len(verdicts)} mutants killed: {share:.1%}, at least {LEAST:.0%} are asked")
+    killed, share = len(verdicts) - len(alive), 1 - len(alive) / len(verdicts)
+    print(f"{killed} of {len(verdicts)} mutants killed: {share:.1%}, at least {LEAST:.0%} are asked")
     sys.exit(share < LEAST)
 
 

@@ -1,7 +1,29 @@
-import pytest
-from msgspec import Struct
+from enum import StrEnum
+from typing import Any
 
-from standby.core.model import Change, EventKind, OrderState, Project, SlotState, Trigger, run_id, slot_word
+import pytest
+from msgspec import NODEFAULT, Struct
+from msgspec.structs import fields
+
+from standby.core import model
+from standby.core.explain import Gate, GateName
+from standby.core.lifecycle import Cause
+from standby.core.model import (
+    Change,
+    EventKind,
+    Guards,
+    Mode,
+    OrderState,
+    PoolSettings,
+    Project,
+    Reason,
+    Retry,
+    SlotState,
+    Trigger,
+    run_id,
+    slot_word,
+)
+from standby.core.sighting import Exit, Seen, Sighting
 from tests.rows import NOW, host, order, pool, slot
 
 S = OrderState
@@ -46,3 +68,52 @@ def test_a_slot_without_a_holder_is_called_by_its_state() -> None:
 
 def test_a_run_is_named_after_its_order_and_its_number() -> None:
     assert run_id(order(S.RUNNING, id="order-7", attempt=3)) == "order-7-3"
+
+
+@pytest.mark.parametrize("words", [OrderState, SlotState, Mode, Reason, Trigger, Seen, GateName])
+def test_the_words_in_rows_and_answers_are_the_names_in_the_code(words: type[StrEnum]) -> None:
+    assert [word.value for word in words] == [word.name.lower() for word in words]
+
+
+def test_a_kind_says_whose_row_it_is_then_what_happened() -> None:
+    assert [kind.value for kind in EventKind] == [kind.name.lower().replace("_", ".", 1) for kind in EventKind]
+
+
+LIMITS = {
+    "queue_timeout_ms": 5 * 60_000,
+    "start_timeout_ms": 25 * 60_000,
+    "run_timeout_ms": 60 * 60_000,
+    "stop_grace_ms": 30_000,
+    "retry": Retry(),
+}
+AT_FIRST: dict[type[Struct], dict[str, Any]] = {
+    model.Order: {"version": 1, "attempt": 0},
+    model.Retry: {"retries": 3, "base_ms": 5_000, "factor": 2.0, "cap_ms": 300_000},
+    model.Spec: {"payload": "null", "priority": 100, "submitted_by": "admin", **LIMITS},
+    model.Run: {},
+    model.Slot: {"version": 1, "uses": 0, "failures": 0},
+    model.PoolSettings: {"slots_max": 100, "memory_mb": 256, "queue_timeout_max_ms": 10 * 60_000, **LIMITS},
+    model.Pool: {
+        "version": 1,
+        "settings": PoolSettings(),
+        "mode": Mode.OPEN,
+        "mode_actor": "config",
+        "blocked_ms": 0,
+    },
+    model.Host: {"version": 1, "mode": Mode.OPEN, "mode_actor": "config"},
+    model.Project: {"version": 1},
+    model.Lease: {},
+    model.Event: {},
+    model.Guards: {"project_limit": False},
+    model.Change: {"guards": Guards()},
+    Cause: {},
+    Exit: {"oom": False, "lost": False},
+    Sighting: {},
+    Gate: {},
+}
+
+
+@pytest.mark.parametrize("noun", AT_FIRST)
+def test_what_is_not_said_is_not_there_or_has_a_default_that_is_named_here(noun: type[Struct]) -> None:
+    said = {field.name: field.default for field in fields(noun) if field.default not in (NODEFAULT, None, ())}
+    assert said == AT_FIRST[noun]
