@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from standby.core import admit
 from standby.core.admit import Room
-from standby.core.model import Mode, Order, OrderState, Slot, SlotState
+from standby.core.explain import GateName, House, gate
+from standby.core.model import Lease, Mode, Order, OrderState, Slot, SlotState
 from tests.rows import NOW, host, order, pool, slot
 
 
@@ -155,7 +156,7 @@ _orders = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 700), st.int
         for n, (project, memory, rank) in enumerate(rows)
     ]
 )
-_slots = st.lists(st.sampled_from(list(SlotState)), max_size=6).map(
+_slots = st.lists(st.sampled_from([*SlotState, *[SlotState.IDLE] * 9]), max_size=6).map(
     lambda states: [slot(n, state=state) for n, state in enumerate(states, 1)]
 )
 
@@ -176,3 +177,39 @@ def test_no_limit_is_ever_exceeded(
     )
     for project, limit in limits.items():
         assert limit is None or sum(row.project == project for row in admitted) <= limit
+
+
+@given(
+    slots=_slots,
+    held=st.integers(0, 6),
+    memory_mb=st.none() | st.integers(0, 2_000),
+    open_runs=st.integers(0, 2),
+    modes=st.tuples(st.sampled_from([Mode.OPEN, Mode.OPEN, Mode.PAUSED]), st.sampled_from([Mode.OPEN, Mode.DRAINING])),
+)
+def test_an_order_alone_is_admitted_exactly_when_nothing_but_its_turn_holds_it(
+    slots: list[Slot], held: int, memory_mb: int | None, open_runs: int, modes: tuple[Mode, Mode]
+) -> None:
+    place, home = host(memory_mb=memory_mb, mode=modes[0]), pool(slots_max=6, mode=modes[1])
+    idle = [row for row in slots if row.state is SlotState.IDLE]
+    holders = {row.name: order(OrderState.RUNNING, id=row.name, slot=row.name) for row in idle[:held]}
+    room = Room(
+        host=place,
+        pools={"default": home},
+        slots=slots,
+        opened=list(holders.values()),
+        project_open={"default": open_runs},
+        project_max={"default": 2},
+    )
+    house = House(
+        pool=home,
+        host=place,
+        lease=Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW),
+        slots=slots,
+        holders=holders,
+        project_open=open_runs,
+        project_max=2,
+        now=NOW,
+    )
+    shut = gate(_waiting(1), house)
+    assert shut is not None
+    assert bool(admit.admit(room, [_waiting(1)]).admissions) is (shut.name is GateName.TURN)
