@@ -44,8 +44,6 @@ S = OrderState
 K = EventKind
 _Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
 
-_SETTLED: Final = frozenset({S.COMPLETED, S.FAILED, S.CANCELLED, S.WAITING_RETRY})
-
 ORDER_MOVES: Final[_Moves] = {
     K.ORDER_SUBMITTED: {None: frozenset({S.PENDING})},
     K.ORDER_QUEUED: {S.PENDING: frozenset({S.PENDING}), S.WAITING_RETRY: frozenset({S.PENDING})},
