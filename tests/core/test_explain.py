@@ -101,6 +101,11 @@ def test_an_order_that_does_not_wait_has_no_gate(state: OrderState) -> None:
             order(memory_mb=299),
             {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=2)}},
         ),
+        (
+            "needs 256 MB; 0 of 300 MB on host local are free",
+            order(),
+            {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=400)}},
+        ),
         ("pool default is making a slot", order(), {"slots": []}),
         ("it is served as soon as its turn comes", order(memory_mb=300), {}),
     ],

@@ -130,9 +130,8 @@ def _places(order: Order, house: House) -> Gate:
         return Gate(GateName.SLOTS, f"all {len(house.slots)} slots of pool {pool.name} are taken{broken}")
     used = sum(holder.memory_mb for holder in house.holders.values())
     if host.memory_mb is not None and used + order.memory_mb > host.memory_mb:
-        text = (
-            f"needs {order.memory_mb} MB; {host.memory_mb - used} of {host.memory_mb} MB on host {host.name} are free"
-        )
+        free_mb = max(0, host.memory_mb - used)
+        text = f"needs {order.memory_mb} MB; {free_mb} of {host.memory_mb} MB on host {host.name} are free"
         return Gate(GateName.MEMORY, text)
     if not free:
         return Gate(GateName.SLOTS, f"pool {pool.name} is making a slot")
