@@ -1,7 +1,6 @@
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from standby.core import explain
 from standby.core.explain import GateName, House, gate
@@ -25,10 +24,7 @@ def _house(**parts: Any) -> House:
     return House(**{**base, **parts})
 
 
-def _moded(place: Any, reason: str | None) -> Any:
-    return replace(place, mode=Mode.DRAINING, mode_actor="ada", mode_reason=reason)
-
-
+DRAINED: dict[str, Any] = {"mode": Mode.DRAINING, "mode_actor": "ada"}
 HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
 
 
@@ -53,11 +49,6 @@ HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
 def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any]) -> None:
     found = gate(row, _house(**parts))
     assert found is not None and found.name is name and found.text
-
-
-@pytest.mark.parametrize("state", [OrderState.RUNNING, OrderState.COMPLETED, OrderState.STOPPING])
-def test_an_order_that_does_not_wait_has_no_gate(state: OrderState) -> None:
-    assert gate(order(state), _house()) is None
 
 
 @pytest.mark.parametrize(
@@ -86,9 +77,17 @@ def test_an_order_that_does_not_wait_has_no_gate(state: OrderState) -> None:
             order(),
             {"host": host(unreachable_since=NOW - 600_000, error="no answer")},
         ),
-        ("host local is draining by ada (moving): resume it to go on", order(), {"host": _moded(host(), "moving")}),
-        ("pool default is draining by ada: resume it to go on", order(), {"pool": _moded(pool(), None)}),
-        ("pool default is draining by ada (tests): resume it to go on", order(), {"pool": _moded(pool(), "tests")}),
+        (
+            "host local is draining by ada (moving): resume it to go on",
+            order(),
+            {"host": host(**DRAINED, mode_reason="moving")},
+        ),
+        ("pool default is draining by ada: resume it to go on", order(), {"pool": pool(**DRAINED)}),
+        (
+            "pool default is draining by ada (tests): resume it to go on",
+            order(),
+            {"pool": pool(**DRAINED, mode_reason="tests")},
+        ),
         ("project default has 2 open runs and may have 2", order(), {"project_open": 2, "project_max": 2}),
         ("all 1 slots of pool default are taken", order(), {"holders": HELD}),
         (
@@ -143,6 +142,11 @@ def test_the_first_shut_gate_is_named_when_several_are() -> None:
         assert found is not None and found.name is name
         shut |= opens
     assert getattr(gate(order(), _house(**shut)), "name", None) is GateName.TURN
+
+
+@pytest.mark.parametrize("state", [OrderState.RUNNING, OrderState.COMPLETED, OrderState.STOPPING])
+def test_an_order_that_does_not_wait_has_no_gate(state: OrderState) -> None:
+    assert gate(order(state), _house()) is None
 
 
 @pytest.mark.parametrize("state", OrderState)
