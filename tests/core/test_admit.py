@@ -93,6 +93,12 @@ def test_memory_may_be_used_up_to_the_last_megabyte_and_no_further() -> None:
     assert _ids(admit.admit(room, over)) == ["order-01", "order-02"]
 
 
+def test_an_order_whose_end_is_not_saved_yet_holds_its_memory() -> None:
+    ending = order(OrderState.RUNNING, id="held", slot=slot(1).name, memory_mb=1_000)
+    assert _ids(admit.admit(_room(ending=[ending]), [_waiting(1, memory_mb=25)])) == []
+    assert _ids(admit.admit(_room(ending=[ending]), [_waiting(1, memory_mb=24)])) == ["order-01"]
+
+
 def test_an_order_as_large_as_the_host_is_waited_for() -> None:
     running = order(OrderState.RUNNING, id="held", slot="other", memory_mb=100)
     assert _ids(admit.admit(_room(opened=[running]), [_waiting(1, memory_mb=1_024), _waiting(2)])) == []
