@@ -274,29 +274,10 @@ def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
     return replace(order, rank=now + spec.priority * AGE_STEP_MS, due_at=None, queue_due=due)
 
 
-class _NoRun(TypedDict):
-    """The columns of an open run."""
-
-    slot: None
-    incarnation: None
-    handle: None
-    commanded_at: None
-    command_until: None
-    ready_at: None
-    deadline: None
-    stop_reason: None
-
-
-_NO_RUN: Final[_NoRun] = {
-    "slot": None,
-    "incarnation": None,
-    "handle": None,
-    "commanded_at": None,
-    "command_until": None,
-    "ready_at": None,
-    "deadline": None,
-    "stop_reason": None,
-}
+_NO_RUN: Final = dict.fromkeys(
+    ("slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline", "stop_reason")
+)
+"""The columns of an open run, empty."""
 
 
 def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> Order:
