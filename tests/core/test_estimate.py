@@ -8,6 +8,7 @@ from standby.core import estimate
 def test_the_usual_length_is_the_median_of_what_was_measured() -> None:
     assert estimate.usual_ms([]) is None
     assert estimate.usual_ms([900, 10, 20]) == 20
+    assert estimate.usual_ms([4, 3, 2, 1]) == 3
 
 
 @pytest.mark.parametrize(

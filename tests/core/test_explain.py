@@ -156,3 +156,14 @@ def test_what_follows_is_said_for_every_state_and_every_gate(state: OrderState) 
     assert all(text and not text.endswith(".") for text in texts)
     waits = state in (OrderState.PENDING, OrderState.WAITING_RETRY)
     assert all(text.startswith(("it does not wait", "nothing: ")) != waits for text in texts)
+
+
+def test_what_follows_depends_on_how_far_an_order_is_and_on_the_gate_that_holds_it() -> None:
+    turn = explain.Gate(GateName.TURN, "")
+    said = {state: explain.what_follows(order(state), None) for state in OrderState}
+    assert said[OrderState.PENDING] == said[OrderState.WAITING_RETRY] == "it starts as soon as it can"
+    assert said[OrderState.PREPARING].startswith("it does not wait: its start was sent")
+    assert said[OrderState.RUNNING].startswith("it does not wait: it runs until it ends")
+    assert said[OrderState.STOPPING].startswith("it does not wait: it was asked to end")
+    assert said[OrderState.FAILED].startswith("nothing: it has ended")
+    assert explain.what_follows(order(), turn) == "it starts with the next step, after those before it"

@@ -23,7 +23,7 @@ from standby.core.model import (
     run_id,
     slot_word,
 )
-from standby.core.sighting import Exit, Seen, Sighting
+from standby.core.sighting import Exit, Pressure, Reading, Seen, Sighting
 from tests.rows import NOW, host, order, pool, slot
 
 S = OrderState
@@ -107,7 +107,9 @@ AT_FIRST: dict[type[Struct], dict[str, Any]] = {
         "mode": Mode.OPEN,
         "mode_actor": "config",
         "blocked_ms": 0,
+        "overrides": {},
     },
+    model.Override: {},
     model.Host: {"version": 1, "mode": Mode.OPEN, "mode_actor": "config"},
     model.Project: {"version": 1},
     model.Lease: {},
@@ -117,6 +119,8 @@ AT_FIRST: dict[type[Struct], dict[str, Any]] = {
     Cause: {},
     Exit: {"oom": False, "lost": False},
     Sighting: {},
+    Reading: {},
+    Pressure: {},
     Gate: {},
 }
 

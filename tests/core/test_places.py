@@ -4,9 +4,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec.structs import asdict
 
 from standby.core import places
-from standby.core.model import Change, EventKind, Guards, Host, Mode, Pool, PoolSettings, Project, Trigger
+from standby.core.model import (
+    Change,
+    EventKind,
+    Guards,
+    Host,
+    Mode,
+    Override,
+    Pool,
+    PoolSettings,
+    Project,
+    Reason,
+    Retry,
+    Trigger,
+)
 from tests.core.columns import changed
 from tests.rows import NOW, cause, host, pool
 
@@ -129,3 +143,71 @@ def test_a_declared_death_keeps_the_operators_reason() -> None:
 def test_a_clock_that_went_back_takes_no_blocked_time_away() -> None:
     change = places.unblock(ADA, pool(blocked_ms=1_000, blocked_since=NOW + 500))
     assert change.pool is not None and change.pool.blocked_ms == 1_000
+
+
+def _set(value: object, actor: str = "ada") -> Override:
+    return Override(value=value, actor=actor, at=NOW, reason="a busy week")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "settings"),
+    [
+        ("slots_max", 9, PoolSettings(slots_max=9)),
+        ("memory_mb", 512, PoolSettings(memory_mb=512)),
+        ("queue_timeout_s", 1.5, PoolSettings(queue_timeout_ms=1_500)),
+        ("queue_timeout_s", None, PoolSettings(queue_timeout_ms=None)),
+        ("queue_timeout_max_s", 60, PoolSettings(queue_timeout_max_ms=60_000)),
+        ("start_timeout_s", 7, PoolSettings(start_timeout_ms=7_000)),
+        ("run_timeout_s", None, PoolSettings(run_timeout_ms=None)),
+        ("stop_grace_s", 0, PoolSettings(stop_grace_ms=0)),
+        ("retries", 5, PoolSettings(retry=Retry(retries=5))),
+        ("retry_base_s", 0.25, PoolSettings(retry=Retry(base_ms=250))),
+        ("retry_factor", 3.0, PoolSettings(retry=Retry(factor=3.0))),
+        ("retry_cap_s", 10, PoolSettings(retry=Retry(cap_ms=10_000))),
+        ("retry_on", ["oom", "exit"], PoolSettings(retry=Retry(retry_on=(Reason.OOM, Reason.EXIT)))),
+        ("no_retry_on", ["lost"], PoolSettings(retry=Retry(no_retry_on=(Reason.LOST,)))),
+    ],
+)
+def test_an_operator_sets_a_setting_in_the_unit_of_the_api(name: str, value: object, settings: PoolSettings) -> None:
+    assert places.overlaid(PoolSettings(), {name: _set(value)}) == settings
+
+
+def test_every_setting_that_may_be_set_leaves_the_others_as_they_are_configured() -> None:
+    configured = PoolSettings(slots_max=7, memory_mb=64, retry=Retry(retries=1, base_ms=9))
+    both = places.overlaid(configured, {"memory_mb": _set(128), "retries": _set(2)})
+    assert {name: value for name, value in asdict(both).items() if value != getattr(configured, name)} == {
+        "memory_mb": 128,
+        "retry": Retry(retries=2, base_ms=9),
+    }
+    assert places.overlaid(configured, {}) == configured
+
+
+def test_settings_are_set_over_the_configuration_and_given_back_to_it() -> None:
+    hours, slots = _set(3_600), _set(9)
+    row = pool(overrides={"slots_max": slots}, settings=PoolSettings(slots_max=9))
+    change = _caused(
+        places.override_pool(ADA, row, SETTINGS, {"slots_max": None, "run_timeout_s": hours, "retries": None}),
+        K.POOL_OVERRIDDEN,
+    )
+    assert changed(change.pool_was, change.pool) == {
+        "settings": PoolSettings(slots_max=7, run_timeout_ms=3_600_000),
+        "overrides": {"run_timeout_s": hours},
+    }
+
+
+def test_a_setting_that_is_set_already_keeps_who_set_it_first() -> None:
+    row = pool(overrides={"slots_max": _set(9, "bob")}, settings=PoolSettings(slots_max=9))
+    assert places.override_pool(ADA, row, SETTINGS, {"slots_max": _set(9)}) is None
+    change = _caused(
+        places.override_pool(ADA, row, SETTINGS, {"slots_max": _set(9), "memory_mb": _set(64)}), K.POOL_OVERRIDDEN
+    )
+    assert change.pool is not None
+    assert change.pool.overrides == {"slots_max": _set(9, "bob"), "memory_mb": _set(64)}
+    again = places.override_pool(ADA, row, SETTINGS, {"slots_max": _set(8)})
+    assert again is not None and again.pool is not None and again.pool.overrides == {"slots_max": _set(8)}
+
+
+def test_the_configuration_does_not_undo_what_an_operator_set() -> None:
+    row = pool(overrides={"slots_max": _set(9)}, settings=PoolSettings(slots_max=9))
+    change = _caused(places.apply_pool(ADA, row, "default", "local", PoolSettings(memory_mb=64)), K.POOL_APPLIED)
+    assert change.pool is not None and change.pool.settings == PoolSettings(slots_max=9, memory_mb=64)

@@ -25,6 +25,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "cannot record order.submitted of order order-1: it is not there": lambda: life.submit(
         cause(), order(S.RUNNING), spec(), pool(), None, None
     ),
+    "cannot record order.purged of order order-1: it is running": lambda: life.purge(cause(), order(S.RUNNING), None),
     f"cannot record slot.gone of slot {NAME}: it is idle": lambda: life.slot_gone(cause(), slot()),
 }
 

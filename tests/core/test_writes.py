@@ -214,3 +214,21 @@ def test_an_order_without_a_place_has_no_run_to_end() -> None:
 
 def test_a_change_that_no_leader_makes_is_guarded_by_no_lease() -> None:
     assert life.recommand(cause(), order(S.PREPARING), 2_000).guards == Guards()
+
+
+@pytest.mark.parametrize("name", ["claimed", "ready", "completed", "failed", "cancelled at work"])
+def test_the_changes_on_the_hot_path_bring_their_next_versions_along(name: str) -> None:
+    change = (OVER | ON_THE_WAY)[name][0]()
+    assert change is not None and change.order_was is not None and change.order is not None
+    assert change.order.version == change.order_was.version + 1
+    if change.slot_was is not None:
+        assert change.slot is not None and change.slot.version == change.slot_was.version + 1
+
+
+@pytest.mark.parametrize(("said", "note"), [("as asked by mail", {"said": "as asked by mail"}), (None, {})])
+def test_a_purged_order_leaves_no_row_and_keeps_what_was_said(said: str | None, note: dict[str, str]) -> None:
+    over = order(S.FAILED)
+    change = life.purge(LEADER, over, said)
+    assert (change.kind, change.order_was, change.order) == (EventKind.ORDER_PURGED, over, None)
+    assert (change.subject, change.states, change.note) == ("order-1", (S.FAILED, None), note)
+    assert change.guards == Guards(lease=("local", 9))
