@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from standby.config import Config, ConfigError, load_config
+from standby.config import Config, ConfigError, Source, load_config
+from standby.config import settings as shown
 from standby.core.model import PoolSettings, Reason
 
 
@@ -161,6 +162,88 @@ def test_what_cannot_be_used_is_said_with_the_file_the_key_and_what_to_do(
     assert "hunter2" not in str(refused.value)
 
 
+def test_every_setting_says_where_it_comes_from_and_what_lost_against_it(tmp_path: Path) -> None:
+    file = _file(tmp_path, "port = 1\npoll = '2s'\n[pools.default]\nslots_max = 1\n[pools.think]\nprofile = 'agents'")
+    env = {"STANDBY_PORT": "2", "STANDBY_POOLS_DEFAULT_SLOTS_MAX": "2"}
+    config = load_config(file, env, {"port": 3})
+    assert config.sources["port"] == Source("flag", "--port", ("STANDBY_PORT", str(file)))
+    assert config.sources["pools.default.slots_max"] == Source("env", "STANDBY_POOLS_DEFAULT_SLOTS_MAX", (str(file),))
+    assert config.sources["poll"] == Source("file", str(file))
+    assert config.sources["renew"] == config.sources["pools.default.retries"] == Source("default", "built in")
+    assert config.sources["pools.think.memory_mb"] == Source("default", "profile agents")
+    assert config.pool_settings("default").slots_max == 2
+    found = {each.name: each for each in shown(config)}
+    assert set(found) == set(config.sources)
+    assert (found["port"].value, found["port"].default, found["poll"].value) == (3, 8377, "2s")
+    assert (found["pools.default.slots_max"].value, found["pools.think.slots_max"].value) == (2, 2)
+
+
+def test_no_secret_is_in_what_is_shown(tmp_path: Path) -> None:
+    env = {"DATABASE_URL": "postgresql://me:hunter2@db/work", "STANDBY_SEAL_KEY": "ab" * 32}
+    text = repr(shown(load_config(_file(tmp_path, ""), env)))
+    assert "postgresql://me@db/work" in text
+    assert not re.search("hunter2|abab", text)
+
+
+def test_keys_of_sections_have_env_twins_which_may_make_the_section(tmp_path: Path) -> None:
+    env = {
+        "STANDBY_HOSTS_LOCAL_MEMORY_MB": "none",
+        "STANDBY_POOLS_BIG_ONES_PROFILE": "agents",
+        "STANDBY_POOLS_BIG_ONES_RETRY_FACTOR": "1.5",
+        "STANDBY_POOLS_BIG_ONES_NO_RETRY_ON": "lost, oom",
+        "STANDBY_POOLS_BIG_ONES_RUN_TIMEOUT": "2h",
+        "STANDBY_PROJECTS_NIGHTLY_RUNNING_MAX": "4",
+        "STANDBY_HISTORY_DAYS": "7",
+    }
+    config = load_config(_file(tmp_path, ""), env)
+    big = config.pool_settings("big-ones")
+    assert (list(config.pools), config.host_memory_mb("local"), config.running_max("nightly")) == (
+        ["big-ones"],
+        None,
+        4,
+    )
+    assert (big.slots_max, big.run_timeout_ms, big.retry.factor) == (2, 7_200_000, 1.5)
+    assert (big.retry.no_retry_on, config.history_days) == ((Reason.LOST, Reason.OOM), 7.0)
+
+
+def test_a_variable_means_the_section_that_is_there_before_the_longest_key(tmp_path: Path) -> None:
+    env = {"STANDBY_POOLS_A_NO_RETRY_ON": "exit"}
+    there = load_config(_file(tmp_path, "[pools.a-no]\n"), env).pool_settings("a-no").retry
+    made = load_config(_file(tmp_path, ""), env).pool_settings("a").retry
+    assert (there.retry_on, made.no_retry_on) == ((Reason.EXIT,), (Reason.EXIT,))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("STANDBY_PROT", "STANDBY_PORT"),
+        ("STANDBY_POOLS_DEFAULT_SLOT_MAX", "STANDBY_POOLS_DEFAULT_SLOTS_MAX"),
+        ("STANDBY_HOSTS_LOCAL_MEMORY", "STANDBY_HOSTS_LOCAL_MEMORY_MB"),
+        ("STANDBY_POOLS", "STANDBY_POOL"),
+    ],
+)
+def test_an_unknown_variable_is_refused_with_the_nearest_one(tmp_path: Path, name: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{name}: unknown variable; did you mean {near}\?$"):
+        load_config(_file(tmp_path, ""), {name: "hunter2"})
+
+
+def test_what_other_programs_are_told_is_no_setting(tmp_path: Path) -> None:
+    env = {"STANDBY_URL": "x", "STANDBY_KEY": "x", "STANDBY_ORDER_ID": "x", "STANDBY_RUN_ID": "x", "STANDBY_POOL": "x"}
+    assert load_config(_file(tmp_path, ""), env) == load_config(_file(tmp_path, ""), {})
+
+
+def test_a_wrong_type_says_what_was_expected_and_a_wrong_line_which_one(tmp_path: Path) -> None:
+    for text, said in [
+        ('port = "80"', ": port: must be a valid integer, not a text"),
+        ("auth = 1", ": auth: must be a valid boolean, not an integer"),
+        ("[pools.a]\nhost = true", ": pools.a.host: must be a valid string, not true or false"),
+        ("port = 1\nbind = \nauth = true", ":2: is not valid TOML: "),
+    ]:
+        file = _file(tmp_path, text)
+        with pytest.raises(ConfigError, match=f"^{re.escape(str(file) + said)}"):
+            load_config(file, {})
+
+
 def test_the_message_names_the_variable_or_the_flag_that_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="STANDBY_PORT: port"):
         load_config(_file(tmp_path, ""), {"STANDBY_PORT": "many"})
@@ -226,6 +309,66 @@ def test_whatever_is_written_is_used_or_refused_in_words(keys: dict[str, Any]) -
     except ConfigError as refused:
         made = refused
     assert isinstance(made, Config) or str(made)
+
+
+_EXAMPLE = (Path(__file__).parents[1] / "standby.example.toml").read_text(encoding="utf-8").replace("\n#", "\n")
+_pieces = st.sampled_from(
+    [
+        "[",
+        "]",
+        "=",
+        '"',
+        "'",
+        "\n",
+        "#",
+        ".",
+        "none",
+        "-1",
+        "1e400",
+        "nan",
+        "5m",
+        "true",
+        "{}",
+        "[[pools]]",
+        "\0",
+        "é",
+        "~x",
+    ]
+)
+_edits = st.lists(st.tuples(st.integers(0, len(_EXAMPLE)), st.integers(0, 12), _pieces), max_size=6)
+_variables = st.sampled_from(
+    [
+        *("STANDBY_PORT", "STANDBY_POLL", "STANDBY_AUTH", "STANDBY_STATE_DIR", "STANDBY_DATABASE", "DATABASE_URL"),
+        *(
+            "STANDBY_HISTORY_DAYS",
+            "STANDBY_ENV_ALLOW",
+            "STANDBY_SEAL_KEY",
+            "STANDBY_POOLS_A_HOST",
+            "STANDBY_POOLS__HOST",
+        ),
+        *("STANDBY_POOLS_A_B_RETRY_ON", "STANDBY_HOSTS_LOCAL_LAG", "STANDBY_PROJECTS_É_RUNNING_MAX", "STANDBY_"),
+    ]
+)
+_texts = st.sampled_from(
+    ["", "1", "-1", "nan", "1e9", "9" * 400, "none", "~x/y", "a,b", "5m", "postgresql://["]
+) | st.text(st.characters(exclude_characters="\0", exclude_categories=[]), max_size=6)
+
+
+@given(edits=_edits, env=st.dictionaries(_variables, _texts, max_size=3))
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_spoilt_file_and_any_environment_are_used_or_refused_in_words(
+    tmp_path: Path, edits: list[tuple[int, int, str]], env: dict[str, str]
+) -> None:
+    text = _EXAMPLE
+    for at, gone, piece in edits:
+        text = text[:at] + piece + text[at + gone :]
+    file = tmp_path / "standby.toml"
+    file.write_bytes(text.encode())
+    try:
+        made: Config | ConfigError = load_config(file, env)
+    except ConfigError as refused:
+        made = refused
+    assert shown(made) if isinstance(made, Config) else str(made)
 
 
 @given(text=st.text(max_size=60) | st.binary(max_size=60))

@@ -51,11 +51,6 @@ def test_every_configuration_key_is_documented(heading: str) -> None:
     assert set(rows("configuration.md", heading)) == keys_of(SECTIONS[heading])
 
 
-def test_every_top_level_key_names_its_env_twin() -> None:
-    twins = {key: cells[1] for key, cells in rows("configuration.md", "Top level").items()}
-    assert twins == {key: f"`STANDBY_{key.upper()}`" for key in keys_of(Config)}
-
-
 def test_the_documented_defaults_are_the_real_ones() -> None:
     pool = {"pools": {"default": defaults("`[pools.NAME]`")}}
     host = {"hosts": {"local": defaults("`[hosts.NAME]`")}}
@@ -82,7 +77,7 @@ def test_every_event_is_documented() -> None:
     assert list(rows("events.md", "Triggers")) == list(Trigger)
 
 
-def test_the_page_of_states_is_current() -> None:
+def test_the_generated_pages_are_current() -> None:
     written = subprocess.run(
         [sys.executable, ROOT / "tools" / "write_docs.py", "--check"], capture_output=True, text=True, check=False
     )

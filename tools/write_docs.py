@@ -1,14 +1,22 @@
-"""Writes docs/states.md from the state machines in the code. With --check it only says whether the file is current."""
+"""Writes docs/states.md from the state machines and docs/configuration.md from the model of the configuration. With
+--check it only says whether the files are current."""
 
+import ast
+import inspect
+import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from pydantic import BaseModel
+
+from standby.config import Config, HostConfig, PoolConfig, ProjectConfig, model, settings
+from standby.config.load import twin
 from standby.core.lifecycle import ORDER_MOVES, SLOT_MOVES
 from standby.core.model import ENDED, EventKind, OrderState, SlotState
 
-PAGE: Final = Path(__file__).parents[1] / "docs" / "states.md"
+DOCS: Final = Path(__file__).parents[1] / "docs"
 Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
 
 ORDER_WORDS: Final[Mapping[OrderState, str]] = {
@@ -43,8 +51,8 @@ run moves its slot `idle -> cleaning`. A seat (a process host's slot, where an e
 """
 
 
-def page() -> str:
-    """The whole page."""
+def states_page() -> str:
+    """The page of the two state machines."""
     return "\n".join(
         [
             INTRO,
@@ -86,15 +94,104 @@ def _name(state: str | None) -> str:
     return "nothing" if state is None else f"`{state}`"
 
 
+CONFIGURATION: Final = """\
+# Configuration
+
+The tables of this page are written by `make docs` from `src/standby/config/model.py`. A test fails when they are not
+current.
+
+There is one TOML file, read once at the start: `standby.toml` in the working directory, or the one named by
+`--config` or `STANDBY_CONFIG`. A flag goes before the environment, the environment before the file, the file before
+the default. `standby config show` says for every setting what it is, where it comes from, and what lost against it;
+`standby config check FILE` says whether a file can be used. [`standby.example.toml`](../standby.example.toml) has
+every key.
+
+Every key has an env twin: `STANDBY_` and its path in capitals, with `_` for `.` and `-`. So `port` is `STANDBY_PORT`,
+and `slots_max` of `[pools.big-ones]` is `STANDBY_POOLS_BIG_ONES_SLOTS_MAX`. A section that is not in the file is made
+by the first variable that names it. Where a name could be read in two ways, a section that is in the file is meant,
+then the longest key. In lists the values have commas between.
+
+Unknown keys and unknown variables that begin with `STANDBY_` are refused, with the nearest right name.
+
+Lengths of time are numbers of seconds or texts like `"250ms"`, `"30s"`, `"5m"`, `"1h"`, `"2d"`. `"none"` means
+unlimited; 0 means zero. Without any file there is one process host `local` and one pool `default` on it.
+
+What `standby pools set` changes wins over all of this for its pool, until it is taken back with `--unset`.
+"""
+HOSTS_NOTE: Final = "Names of hosts, pools and projects are made of a-z, 0-9 and `-`, at most 63 long.\n"
+POOLS_NOTE: Final = "Everything but `host`, `profile` and `slots_max` is a default for the pool's orders.\n"
+PROFILES_NOTE: Final = """
+| profile | what it sets |
+|---|---|
+| `bots` | `slots_max = 100`, `queue_timeout = "5m"` |
+| `agents` | `slots_max = 2`, `memory_mb = 4096`, no queue timeout and no ceiling, `retry_on = ["exit"]` |
+| `deployments` | `retries = 0`, no queue timeout and no ceiling |
+"""
+PROJECTS_NOTE: Final = "A project needs no section; it is there as soon as an order names it.\n"
+
+
+def configuration_page() -> str:
+    """The page of the settings: their meanings are the docstrings of the model's fields."""
+    plain = {each.name: each.default for each in settings(Config.of(projects={"x": {}}))} | {"state_dir": ".standby"}
+    return "\n".join(
+        [
+            CONFIGURATION,
+            "## Top level\n",
+            *_settings_table(Config, "", plain, env=True),
+            "\n## `[hosts.NAME]`\n",
+            HOSTS_NOTE,
+            *_settings_table(HostConfig, "hosts.local.", plain),
+            "\n## `[pools.NAME]`\n",
+            POOLS_NOTE,
+            *_settings_table(PoolConfig, "pools.default.", plain),
+            PROFILES_NOTE,
+            "## `[projects.NAME]`\n",
+            PROJECTS_NOTE,
+            *_settings_table(ProjectConfig, "projects.x.", plain),
+            "",
+        ]
+    )
+
+
+def _settings_table(
+    section: type[BaseModel], prefix: str, plain: Mapping[str, Any], *, env: bool = False
+) -> Iterator[str]:
+    meanings = _meanings(section)
+    yield (
+        "| key | default | env | meaning |\n|---|---|---|---|" if env else "| key | default | meaning |\n|---|---|---|"
+    )
+    for key, name in model.keys_of(section).items():
+        default = plain[prefix + key]
+        written = "none" if default is None else f"`{json.dumps(default)}`"
+        yield "| " + " | ".join([f"`{key}`", written, *([f"`{twin([key])}`"] if env else []), meanings[name]]) + " |"
+
+
+def _meanings(section: type[BaseModel]) -> dict[str, str]:
+    """Field -> the docstring below it."""
+    (found,) = (node for node in ast.parse(inspect.getsource(section)).body if isinstance(node, ast.ClassDef))
+    pairs = zip(found.body, found.body[1:], strict=False)
+    return {
+        field.target.id: " ".join(str(text.value.value).split())
+        for field, text in pairs
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)
+        if isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant)
+    }
+
+
+PAGES: Final = {"states.md": states_page, "configuration.md": configuration_page}
+
+
 def main() -> int:
-    """Write the page, or with --check compare it."""
-    if "--check" not in sys.argv[1:]:
-        PAGE.write_text(page(), encoding="utf-8")
-        return 0
-    if PAGE.exists() and PAGE.read_text(encoding="utf-8") == page():
-        return 0
-    print("docs/states.md is not current: say `make docs`", file=sys.stderr)
-    return 1
+    """Write the pages, or with --check compare them."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = DOCS / name, page()
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(f"docs/{name} is not current: say `make docs`")
+    print("\n".join(stale), end="\n" if stale else "", file=sys.stderr)
+    return 1 if stale else 0
 
 
 if __name__ == "__main__":

@@ -1,0 +1,306 @@
+"""Every key with its kind, default and meaning (which goes into docs/configuration.md), and what they come to."""
+
+import difflib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
+
+from standby.config.values import (
+    Count,
+    CountOrNone,
+    DaysOrNone,
+    Directory,
+    Length,
+    LengthOrNone,
+    Megabytes,
+    MegabytesOrNone,
+    Name,
+    Reasons,
+    _or_none,
+    is_loopback,
+    names_database,
+    shown_url,
+)
+from standby.core.model import PoolSettings, Reason, Retry
+
+ENV_ALLOW: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL")
+MEMORY_SHARE: Final = 0.8
+
+
+class Source(Struct, frozen=True):
+    """Where a setting's value comes from; `over` are the places that say it too and lose."""
+
+    value_from: Literal["flag", "env", "file", "default"]
+    where: str
+    over: tuple[str, ...] = ()
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, validate_default=True, hide_input_in_errors=True
+    )
+
+
+class HostConfig(_Section):
+    """`[hosts.NAME]`: a platform that runs work."""
+
+    driver: Literal["process", "scripted"] = "process"
+    """`"process"` or `"scripted"`; see [drivers](drivers.md)."""
+    memory_mb: MegabytesOrNone = None
+    """Budget for everything on it. Not set: 80 % of this machine's memory for processes, unlimited for scripted."""
+    directory: Directory | None = None
+    """Process: where its keeper lives. Not set: `<state_dir>/hosts/NAME`."""
+    seats: bool = True
+    """Scripted: whether slots are mere seats."""
+    refuses_creates: Count = 0
+    """Scripted, without seats: how many of the first places cannot be made."""
+    lag_ms: Length = Field(0, alias="lag")
+    """Scripted: the driver's lag."""
+
+
+class PoolConfig(_Section):
+    """`[pools.NAME]`: interchangeable slots on one host, and defaults for their orders. What is not set comes from the
+    profile, then from the built-in defaults: see `Config.pool_settings`."""
+
+    host: str | None = None
+    """The pool's host; may be left out when there is only one."""
+    profile: Annotated[Literal["bots", "agents", "deployments"] | None, BeforeValidator(_or_none)] = None
+    """A set of defaults: `"bots"`, `"agents"` or `"deployments"`, see below."""
+    slots_max: Count = 0
+    """Slots at most."""
+    memory_mb: Megabytes = 0
+    """Memory counted for each order."""
+    queue_timeout_ms: LengthOrNone = Field(None, alias="queue_timeout")
+    """How long an order waits while the pool could serve it."""
+    queue_timeout_max_ms: LengthOrNone = Field(None, alias="queue_timeout_max")
+    """The longest an order may ask for. Not set: the top-level value."""
+    start_timeout_ms: Length = Field(0, alias="start_timeout")
+    """From the command until it must be ready."""
+    run_timeout_ms: LengthOrNone = Field(None, alias="run_timeout")
+    """From ready until it must have ended."""
+    stop_grace_ms: Length = Field(0, alias="stop_grace")
+    """From the asking until it is forced."""
+    retries: Annotated[int, Field(ge=0, le=100)] = 0
+    """Runs after the first."""
+    retry_base_ms: Length = Field(0, alias="retry_base")
+    """Wait before the first retry."""
+    retry_factor: Annotated[float, Field(ge=1, le=100)] = 1.0
+    """How much longer each next wait is. A tenth more or less by chance."""
+    retry_cap_ms: Length = Field(0, alias="retry_cap")
+    """The longest wait."""
+    retry_on: Reasons = []
+    """Reasons retried beside `start_failed` and `lost`: `exit`, `oom`, `timeout`."""
+    no_retry_on: Reasons = []
+    """Reasons not retried although they would be."""
+
+
+class ProjectConfig(_Section):
+    """`[projects.NAME]`: limits of one project."""
+
+    running_max: CountOrNone = None
+    """Open runs at once, over all hosts. Not set: no limit."""
+
+
+PROFILES: Final[Mapping[str, PoolSettings]] = {
+    "bots": PoolSettings(slots_max=100, queue_timeout_ms=300_000),
+    "agents": PoolSettings(
+        slots_max=2,
+        memory_mb=4096,
+        queue_timeout_ms=None,
+        queue_timeout_max_ms=None,
+        retry=Retry(retry_on=(Reason.EXIT,)),
+    ),
+    "deployments": PoolSettings(queue_timeout_ms=None, queue_timeout_max_ms=None, retry=Retry(retries=0)),
+}
+
+
+class Config(_Section):
+    """Everything an operator can set, checked. Made by `load_config`, or in a test by `Config.of`."""
+
+    state_dir: Directory = Path(".standby")
+    """Where this server keeps its SQLite files, keys and process hosts."""
+    database: str | None = Field(None, repr=False)
+    """`postgresql://user:password@host/name`; without it, SQLite in `state_dir`. `DATABASE_URL` counts too when nothing
+    else is set."""
+    installation: Name = "standby"
+    """Goes into the names of slots, so that two installations can share a platform."""
+    bind: Annotated[str, Field(min_length=1, max_length=255)] = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65_535)] = 8377
+    """Port to listen on; 0 takes any free one."""
+    auth: bool = True
+    """Ask for a key. `false` is allowed only on a loopback address."""
+    hints: bool = True
+    """Wake up when something was committed. Without it everything waits for the next poll."""
+    # Defaults of lengths are written as in the file: seconds, or a text.
+    poll_ms: Length = Field(1, alias="poll")
+    """How often each host's step is repeated when nothing wakes it."""
+    lease_ms: Length = Field(10, alias="lease")
+    """How long a server leads a host after its last sign of life."""
+    renew_ms: Length = Field(3, alias="renew")
+    """How often leases are renewed; less than `lease`."""
+    command_window_ms: Length = Field(2, alias="command_window")
+    """How long after a claim its start may be sent; less than `lease`."""
+    shutdown_grace_ms: Length = Field(30, alias="shutdown_grace")
+    """How long a stopping server may take. Work goes on either way."""
+    log_cap_mb: Annotated[int, Field(ge=1, le=1_048_576)] = 8
+    """Output kept of each run; the oldest is dropped."""
+    log_poll_ms: Length = Field("250ms", alias="log_poll")  # type: ignore[assignment]
+    """How often output is fetched."""
+    request_max_kb: Annotated[int, Field(ge=1, le=1_048_576)] = 1_024
+    """The largest request body."""
+    queue_timeout_max_ms: LengthOrNone = Field("10m", alias="queue_timeout_max")  # type: ignore[assignment]
+    """The longest queue timeout an order may ask for; above it is refused. `"none"`: no ceiling."""
+    history_days: DaysOrNone = 30.0
+    """How many days ended orders, their runs and logs, and events are kept. `"none"`: for ever."""
+    seal_key: SecretStr | None = None
+    """64 hexadecimal digits that env values are sealed with. Without it, the file `seal.key` in `state_dir`, made at
+    the first start."""
+    disk_reserve_mb: Megabytes = 1_024
+    """Process hosts start nothing while less disk is free."""
+    env_allow: list[str] = list(ENV_ALLOW)
+    """What processes get of the server's environment. In the env twin: names with commas between."""
+    cgroups: Literal["auto", "off"] = "off"
+    """`"auto"`: a control group for each run where one can be made. It holds even a daemon that hides all its marks,
+    and costs about half a millisecond a run."""
+    hosts: dict[Name, HostConfig] = {}
+    pools: dict[Name, PoolConfig] = {}
+    projects: dict[Name, ProjectConfig] = {}
+    _sources: dict[str, Source] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def of(cls, **keys: Any) -> Self:
+        """A configuration from keys as they are written in the file (`poll="50ms"`), checked as a whole."""
+        from standby.config.load import checked, paths
+
+        given = {".".join(path): Source("file", "configuration") for path in paths(keys)}
+        return checked(cls, keys, given, "configuration")
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """Where the value of each key comes from, by its path in the file (`pools.default.slots_max`)."""
+        return self._sources
+
+    @property
+    def database_url(self) -> str:
+        """Where the store is: the setting, or the SQLite file in the state directory."""
+        return self.database or f"sqlite:///{self.state_dir / 'standby.db'}"
+
+    @property
+    def database_shown(self) -> str:
+        """Where the store is, without its password."""
+        return shown_url(self.database_url)
+
+    def pool_base(self, name: str) -> PoolSettings:
+        """What a pool's settings are without keys of its own: its profile, or the built-in defaults."""
+        profile = self.pools[name].profile
+        base = PoolSettings() if profile is None else PROFILES[profile]
+        if base.queue_timeout_max_ms is None:
+            return base
+        return replace(base, queue_timeout_max_ms=self.queue_timeout_max_ms)
+
+    def pool_settings(self, name: str) -> PoolSettings:
+        """What the pool's orders get: its own keys, over its profile, over the built-in defaults."""
+        pool, base = self.pools[name], self.pool_base(name)
+        given = {key: getattr(pool, key) for key in pool.model_fields_set}
+        policy = {RETRY_KEYS[key]: value for key, value in given.items() if key in RETRY_KEYS}
+        policy = {key: tuple(value) if isinstance(value, list) else value for key, value in policy.items()}
+        own = {key: value for key, value in given.items() if key in asdict(base)}
+        return replace(base, **own, retry=replace(base.retry, **policy))
+
+    def pool_host(self, name: str) -> str:
+        """The name of the pool's host: its own, or the only one there is."""
+        return self.pools[name].host or next(iter(self.hosts))
+
+    def host_memory_mb(self, name: str) -> int | None:
+        """The host's budget: its own, or for processes 80 % of this machine's memory; null is no limit."""
+        host = self.hosts[name]
+        if "memory_mb" in host.model_fields_set or host.driver != "process":
+            return host.memory_mb
+        return int(machine_memory_mb() * MEMORY_SHARE)
+
+    def host_directory(self, name: str) -> Path:
+        """Where a process host keeps its journal and output."""
+        return self.hosts[name].directory or self.state_dir / "hosts" / name
+
+    def running_max(self, project: str) -> int | None:
+        """How many open runs a project may have; null is no limit."""
+        found = self.projects.get(project)
+        return None if found is None else found.running_max
+
+
+RETRY_KEYS: Final = {
+    "retries": "retries",
+    "retry_base_ms": "base_ms",
+    "retry_factor": "factor",
+    "retry_cap_ms": "cap_ms",
+    "retry_on": "retry_on",
+    "no_retry_on": "no_retry_on",
+}
+SECTIONS: Final[Mapping[str, type[_Section]]] = {"hosts": HostConfig, "pools": PoolConfig, "projects": ProjectConfig}
+
+
+def keys_of(model: type[BaseModel]) -> dict[str, str]:
+    """Keys as they are written -> the names of their fields; sections are not among them."""
+    return {field.alias or name: name for name, field in model.model_fields.items() if name not in SECTIONS}
+
+
+def defaults(config: Config) -> Iterator[tuple[str, Source]]:
+    """The path of every key there is, and where its value comes from when nobody sets it."""
+    built_in = Source("default", "built in")
+    yield from ((key, built_in) for key in keys_of(Config))
+    for section, model in SECTIONS.items():
+        for name, table in getattr(config, section).items():
+            profile = getattr(table, "profile", None)
+            other = Source("default", f"profile {profile}") if profile else built_in
+            for key in keys_of(model):
+                yield f"{section}.{name}.{key}", built_in if key in ("host", "profile") else other
+
+
+def contradictions(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
+    """What each key allows by itself but not together: the keys it is about, and what to do."""
+    if config.database is not None and not names_database(config.database):
+        yield ("database",), "write sqlite:///path/to/standby.db or postgresql://user@host:5432/database"
+    if not config.auth and not is_loopback(config.bind):
+        text = f"may be false only when bind is a loopback address, not {config.bind}; set auth = true"
+        yield ("auth", "bind"), text
+    for key, ms in (("renew", config.renew_ms), ("command_window", config.command_window_ms)):
+        if not 0 < ms < config.lease_ms:
+            yield (key, "lease"), "must be more than 0 and less than lease"
+    for key, ms in (("poll", config.poll_ms), ("log_poll", config.log_poll_ms)):
+        if ms <= 0:
+            yield (key,), "must be more than 0"
+    if config.seal_key and not re.fullmatch(r"[0-9a-fA-F]{64}", config.seal_key.get_secret_value()):
+        yield ("seal_key",), "write 64 hexadecimal digits (for example from `openssl rand -hex 32`)"
+    for name, pool in config.pools.items():
+        for key, text in _pool_contradictions(config, name, pool):
+            yield (f"pools.{name}.{key}", "queue_timeout_max"), text
+
+
+def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterator[tuple[str, str]]:
+    if pool.host is None and len(config.hosts) > 1:
+        yield "host", f"there are several hosts; name one of {', '.join(config.hosts)}"
+    if pool.host is not None and pool.host not in config.hosts:
+        near = difflib.get_close_matches(pool.host, config.hosts, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(config.hosts)}"
+        yield "host", f"there is no host {pool.host!r}; {hint}"
+    settings = config.pool_settings(name)
+    most = settings.queue_timeout_max_ms
+    if most is not None and (settings.queue_timeout_ms is None or settings.queue_timeout_ms > most):
+        yield "queue_timeout", "is above the ceiling; raise queue_timeout_max of this pool too"
+
+
+def machine_memory_mb() -> int:
+    """Memory of this machine, or of the container we are in when that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    return min(total, int(limit) if limit.isdigit() else total) // 2**20

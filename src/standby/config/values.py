@@ -1,0 +1,111 @@
+"""The kinds of values a setting can have, how they are written, and how they are shown.
+
+In the file a length of time is a number of seconds or a text like "5m" or "250ms"; in the code it is milliseconds.
+"none" in the file means unlimited; 0 means zero.
+"""
+
+import ipaddress
+import re
+from pathlib import Path
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field, StringConstraints
+
+from standby.core.model import NEVER_RETRIED, Reason
+
+DATABASES: Final = ("sqlite:///", "postgresql://", "postgres://")
+_UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LENGTH: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m|h|d)")
+_LENGTH_MAX_MS: Final = 100 * 366 * 86_400_000
+_MEMORY_MAX_MB: Final = 2**40
+
+
+def length_ms(value: Any) -> int:
+    """A number of seconds, or a text like "5m", as milliseconds."""
+    if isinstance(value, str) and (match := _LENGTH.fullmatch(value.strip())):
+        ms = float(match[1]) * _UNITS_MS[match[2]]
+    elif isinstance(value, str) and re.fullmatch(r"[0-9]+(\.[0-9]+)?", value.strip()):
+        ms = float(value) * 1_000
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        ms = value * 1_000
+    else:
+        raise ValueError('write a number of seconds, or a text like "250ms", "30s", "5m", "1h"')
+    if not 0 <= ms <= _LENGTH_MAX_MS:
+        raise ValueError("a length of time must be 0 or more, and less than a hundred years")
+    return round(ms)
+
+
+def length_text(ms: int | None) -> str | None:
+    """A length as one would write it: "5m", "250ms"."""
+    if not ms:
+        return None if ms is None else "0s"
+    unit = next(unit for unit in ("d", "h", "m", "s", "ms") if ms % _UNITS_MS[unit] == 0)
+    return f"{ms // _UNITS_MS[unit]}{unit}"
+
+
+def _or_none(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+def _length_or_none(value: Any) -> Any:
+    return None if value is None or value == "none" else length_ms(value)
+
+
+def _reason(value: Any) -> Any:
+    try:
+        reason = Reason(value)
+    except ValueError:
+        raise ValueError(f"write some of: {', '.join(sorted(set(Reason) - NEVER_RETRIED))}") from None
+    if reason in NEVER_RETRIED:
+        raise ValueError(f"{reason} is never retried")
+    return reason
+
+
+def _path(value: Any) -> Any:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("write the path of a directory")
+    try:
+        return Path(value).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("there is no such user; write the path of a directory") from None
+
+
+Length = Annotated[int, BeforeValidator(length_ms)]
+LengthOrNone = Annotated[int | None, BeforeValidator(_length_or_none)]
+Count = Annotated[int, Field(ge=0, le=1_000_000)]
+CountOrNone = Annotated[int | None, Field(ge=0, le=1_000_000), BeforeValidator(_or_none)]
+DaysOrNone = Annotated[float | None, Field(ge=0, le=36_600, allow_inf_nan=False), BeforeValidator(_or_none)]
+Megabytes = Annotated[int, Field(ge=0, le=_MEMORY_MAX_MB)]
+MegabytesOrNone = Annotated[int | None, Field(ge=0, le=_MEMORY_MAX_MB), BeforeValidator(_or_none)]
+Reasons = Annotated[list[Annotated[Reason, BeforeValidator(_reason)]], Field(max_length=len(Reason))]
+Directory = Annotated[Path, BeforeValidator(_path)]
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+
+
+def names_database(url: str) -> bool:
+    """Whether a URL has the shape of one that a store can be opened by. PostgreSQL's may name several servers."""
+    if not url.startswith(DATABASES) or url in DATABASES:
+        return False
+    try:
+        servers = [] if url.startswith("sqlite") else urlsplit(url).netloc.rpartition("@")[2].split(",")
+        return all(urlsplit(f"//{each}").port != 0 for each in servers)
+    except ValueError:
+        return False
+
+
+def is_loopback(bind: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return bind == "localhost" or ipaddress.ip_address(bind.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def shown_url(url: str) -> str:
+    """A database address without its password, and without its query, where passwords may hide too."""
+    if "://" not in url:
+        return url
+    parts = urlsplit(url)
+    user = f"{parts.username}@" if parts.username else ""
+    return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
