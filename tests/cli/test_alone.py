@@ -13,10 +13,11 @@ from cyclopts import App
 from rich.console import Console
 
 from standby import __version__
-from standby.cli import talk
+from standby.cli import table
 from standby.cli.follow import print_record
 from standby.cli.main import app
 from standby.client import ServerUnreachable, find_address
+from standby.client.answers import LogEnd
 from tests.cli.conftest import Standby
 from tests.e2e.house import House, house
 
@@ -134,9 +135,9 @@ def _commands(parent: App, words: list[str]) -> Iterator[tuple[list[str], App]]:
 
 
 def test_output_that_may_be_incomplete_is_said(capfd: pytest.CaptureFixture[str]) -> None:
-    print_record({"end": True, "closed": True, "run": 1, "next": 3}, as_json=False)
+    print_record(LogEnd(run=1, closed=True), as_json=False)
     assert capfd.readouterr() == ("", "")
-    print_record({"end": True, "closed": False, "run": 1, "next": 3}, as_json=True)
+    print_record(LogEnd(run=1, closed=False), as_json=True)
     out, err = capfd.readouterr()
     assert (out, "may be incomplete" in err) == ("", True)
 
@@ -145,10 +146,10 @@ def test_output_that_may_be_incomplete_is_said(capfd: pytest.CaptureFixture[str]
 def test_a_table_keeps_ids_and_states_whole_and_each_row_on_one_line(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
 ) -> None:
-    monkeypatch.setattr(talk, "_console", lambda: Console(width=width))
+    monkeypatch.setattr(table, "_console", lambda: Console(width=width))
     rows = [{"id": "0" * 25 + str(number), "state": "waiting_retry", "text": "many words " * 20} for number in range(3)]
     columns = {"ID": "id", "STATE": "state", "WHAT": "text", "NOTE": "text"}
-    talk.print_table(rows, {name: itemgetter(key) for name, key in columns.items()})
+    table.print_table(rows, {name: itemgetter(key) for name, key in columns.items()})
     head, *lines = capfd.readouterr().out.splitlines()
     assert head.split() == list(columns)
     assert len(lines) == len(rows)
@@ -161,9 +162,23 @@ def test_a_table_keeps_ids_and_states_whole_and_each_row_on_one_line(
 def test_a_table_without_room_puts_the_words_below_their_row(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(talk, "_console", lambda: Console(width=30))
-    talk.print_table([{"id": "0" * 26, "text": "it broke"}], {"ID": itemgetter("id"), "ERROR": itemgetter("text")})
+    monkeypatch.setattr(table, "_console", lambda: Console(width=30))
+    table.print_table([{"id": "0" * 26, "text": "it broke"}], {"ID": itemgetter("id"), "ERROR": itemgetter("text")})
     assert capfd.readouterr().out.splitlines() == ["ID", "0" * 26, "  it broke"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_table_fits_the_terminal_and_cuts_no_id(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(table, "_console", lambda: Console(width=width))
+    names = ["ID", "STATE", "POOL", "PROJECT", "SINCE", "WHAT", "NOTE"]
+    row = ["0" * 26, "waiting_retry", "meeting-bots", "a-project-of-ours", "12 min", "sh -c run", "words " * 40]
+    table.print_table([row], {name: itemgetter(at) for at, name in enumerate(names)})
+    lines = capfd.readouterr().out.splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert lines[1].startswith("0" * 26 + " waiting_retry")
+    assert all(text in "\n".join(lines[1:]) for text in row[:5])
 
 
 def test_the_server_is_found_upward_and_its_key_is_shown_to_no_other(tmp_path: Path) -> None:

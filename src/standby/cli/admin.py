@@ -1,19 +1,21 @@
-"""`standby db ...`, `standby config check`, `standby version`: what needs no server."""
+"""`standby db ...`, `standby config ...`, `standby version`: what needs no server."""
 
 import asyncio
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, Parameter
 
 from standby import __version__
-from standby.cli.talk import FAILED, OK, Json, print_facts, print_json, private_files, say
-from standby.config import load_config
+from standby.cli.table import print_facts, print_table
+from standby.cli.talk import FAILED, OK, Json, Server, ServerNeed, Unusable, print_json, private_files, say
+from standby.client import ServerUnreachable
+from standby.config import load_config, settings
 from standby.store.store import SQLITE, schema_status
 from standby.store.store import migrate as migrate_store
 
 db = App(name="db", help="Look at or migrate the database.")
-config = App(name="config", help="Check the configuration.")
+config = App(name="config", help="Show or check the configuration.")
 
 ConfigFile = Annotated[
     Path | None,
@@ -34,27 +36,27 @@ Database = Annotated[
 @db.command
 def migrate(*, config: ConfigFile = None, database: Database = None, json: Json = False) -> int:
     """Bring the database up to date. A SQLite file is copied first; stop the server before."""
-    settings = load_config(config, flags={"database": database})
+    found = load_config(config, flags={"database": database})
     with private_files():
-        before = asyncio.run(migrate_store(settings.database_url))
+        before = asyncio.run(migrate_store(found.database_url))
     names = [step.name for step in before.pending]
     if json:
-        print_json({"database": settings.database_shown, "applied": names})
+        print_json({"database": found.database_shown, "applied": names})
     else:
-        say(f"{settings.database_shown}: applied {', '.join(names)}" if names else "nothing to do")
+        say(f"{found.database_shown}: applied {', '.join(names)}" if names else "nothing to do")
     return OK
 
 
 @db.command
 def status(*, config: ConfigFile = None, database: Database = None, json: Json = False) -> int:
     """Which migrations were applied and which are pending; exit code 1 when the server would refuse the database."""
-    settings = load_config(config, flags={"database": database})
-    found = asyncio.run(schema_status(settings.database_url))
+    configured = load_config(config, flags={"database": database})
+    found = asyncio.run(schema_status(configured.database_url))
     applied, pending = [step.name for step in found.applied], [step.name for step in found.pending]
     # A server brings a SQLite file up to date by itself; only PostgreSQL waits for `db migrate`.
-    by_itself = settings.database_url.startswith(SQLITE) and not found.unknown and not found.changed
+    by_itself = configured.database_url.startswith(SQLITE) and not found.unknown and not found.changed
     refusal = None if by_itself else found.refusal
-    about = {"database": settings.database_shown, "refused": refusal}
+    about = {"database": configured.database_shown, "refused": refusal}
     if json:
         print_json({**about, "applied": applied, "pending": pending})
     else:
@@ -68,32 +70,105 @@ def status(*, config: ConfigFile = None, database: Database = None, json: Json =
 @db.command
 def sql(*, config: ConfigFile = None, database: Database = None) -> int:
     """Print what `migrate` would run."""
-    settings = load_config(config, flags={"database": database})
-    print(asyncio.run(schema_status(settings.database_url)).sql)
+    found = load_config(config, flags={"database": database})
+    print(asyncio.run(schema_status(found.database_url)).sql)
     return OK
 
 
 @config.command
-def check(*, config: ConfigFile = None, json: Json = False) -> int:
-    """Say whether the configuration can be used, and what it comes to."""
-    settings = load_config(config)
-    pools = {name: settings.pool_host(name) for name in sorted(settings.pools)}
+def check(config: ConfigFile = None, *, json: Json = False) -> int:
+    """Say whether a configuration file can be used, and what it comes to."""
+    found = load_config(config)
+    pools = {name: found.pool_host(name) for name in sorted(found.pools)}
     view = {
-        "state_dir": str(settings.state_dir),
-        "database": settings.database_shown,
-        "bind": settings.bind,
-        "port": settings.port,
-        "auth": settings.auth,
+        "state_dir": str(found.state_dir),
+        "database": found.database_shown,
+        "bind": found.bind,
+        "port": found.port,
+        "auth": found.auth,
     }
     if json:
-        print_json({**view, "hosts": sorted(settings.hosts), "pools": pools, "projects": sorted(settings.projects)})
+        print_json({**view, "hosts": sorted(found.hosts), "pools": pools, "projects": sorted(found.projects)})
         return OK
     print_facts({**view, "pools": ", ".join(f"{pool} on {host}" for pool, host in pools.items())})
     say("the configuration can be used")
     return OK
 
 
+@config.command
+def show(
+    *,
+    config: ConfigFile = None,
+    local: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    changed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
+    server: ServerNeed = None,
+) -> int:
+    """Every setting: its value, where it comes from, and what lost against that.
+
+    A flag wins over the environment, that over the file, that over the default; for a pool, what was set by hand wins
+    over all. Shown is what the server has, or what one started here would have when none runs.
+
+    Parameters
+    ----------
+    local
+        What a server started here would have, also when one runs.
+    changed
+        Only what is not a default.
+    """
+    asked, found = server or Server(), None
+    if not local and config is None:
+        try:
+            found = list(asked.ask(lambda client: client.config()))
+            say("as the server has it")
+        except ServerUnreachable:
+            if asked.url is not None:
+                raise
+    rows: list[Any] = [*(found if found is not None else settings(load_config(config)))]
+    if found is None:
+        say("as a server started here would have it")
+    rows = [each for each in rows if each.value_from != "default" or not changed]
+    if asked.json:
+        print_json({"settings": rows})
+        return OK
+    columns = {
+        "SETTING": lambda each: each.name,
+        "FROM": lambda each: each.value_from,
+        "VALUE": lambda each: _written(each.value),
+        "WHERE": lambda each: each.where + (f" (over {', '.join(each.over)})" if each.over else ""),
+    }
+    print_table(rows, columns)
+    return OK
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(str(each) for each in value) or "(nothing)"
+    return {None: "none", True: "true", False: "false"}.get(value, value) if not isinstance(value, dict) else str(value)
+
+
 def version(*, json: Json = False) -> int:
     """Print the version."""
     print_json({"version": __version__}) if json else print(__version__)
+    return OK
+
+
+def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None, output: Path | None = None) -> int:
+    """Let the shell complete commands and options: writes a script where the shell looks for it.
+
+    Parameters
+    ----------
+    shell
+        Which shell; the present one unless said.
+    output
+        Write the script to this file, and touch nothing else.
+    """
+    from cyclopts.completion.detect import ShellDetectionError
+
+    from standby.cli.main import app
+
+    try:
+        path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
+    except ShellDetectionError:
+        raise Unusable("which shell this is cannot be seen; say it with --shell bash, zsh or fish") from None
+    say(f"{path} is written; begin a new shell to use it")
     return OK

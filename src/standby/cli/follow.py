@@ -1,85 +1,79 @@
 """Staying with an order: its output as it comes, what went wrong, when it is tried again."""
 
-import asyncio
 import sys
-from collections.abc import Mapping
-from datetime import datetime
-from typing import Any
 
 from standby.cli.talk import print_json, say
-from standby.client import Client, ServerUnreachable, View
+from standby.client import Client, ServerUnreachable
+from standby.client.answers import LogEnd, LogLine, Order, Run
 
 
-async def stay(client: Client, order_id: str, *, follow: bool, as_json: bool) -> View:
+def stay(client: Client, order_id: str, *, follow: bool, as_json: bool) -> Order:
     """The order once it has ended; until then its output if asked for, and a word on each run that is tried again."""
-    order: View = {}
     followed = told = 0
     try:
-        async for order in client.watch(order_id):
-            while follow and followed < order["attempt"]:
-                told = await _tell(client, order, told, followed)
+        for order in client.watch(order_id):
+            while follow and followed < order.attempt:
+                told = _tell(client, order, told, followed)
                 followed += 1
-                await print_run(client, order_id, followed, as_json=as_json)
-            waits = order["state"] in ("waiting_retry", "pending")
-            told = await _tell(client, order, told, order["attempt"] - (not waits))
-    except asyncio.CancelledError:
+                print_run(client, order_id, followed, as_json=as_json)
+            waits = order.state in ("waiting_retry", "pending")
+            told = _tell(client, order, told, order.attempt - (not waits))
+    except KeyboardInterrupt:
         say(f"order {order_id} goes on; end it with: standby orders cancel {order_id}")
         raise
     return order
 
 
-async def print_run(client: Client, order_id: str, run: int, from_line: int = 0, *, as_json: bool) -> None:
+def print_run(client: Client, order_id: str, run: int, from_line: int = 0, *, as_json: bool) -> None:
     """The output of one run until there is no more."""
-    async for record in client.follow(order_id, run, from_line):
+    for record in client.follow(order_id, run, from_line):
         print_record(record, as_json=as_json)
 
 
-def print_record(record: Mapping[str, Any], *, as_json: bool) -> None:
+def print_record(record: LogLine | LogEnd, *, as_json: bool) -> None:
     """One record of a log: its own stream for its lines, stderr for our remarks."""
-    if record.get("end"):
-        if not record["closed"]:
-            say(f"(the output of run {record['run']} may be incomplete: it was not stored to its end)")
-    elif as_json:
+    if isinstance(record, LogEnd):
+        if not record.closed:
+            say(f"(the output of run {record.run} may be incomplete: it was not stored to its end)")
+        return
+    if record.dropped:
+        say(f"({record.dropped} older lines are no longer kept)")
+    if as_json:
         print_json(record)
-    elif "dropped" in record:
-        say(f"({record['dropped']} older lines are no longer kept)")
-    elif record.get("stream") == "stdout":
-        print(record["text"], flush=True)
-    elif record.get("stream") is not None:
-        print(record["text"], file=sys.stderr, flush=True)
+    else:
+        print(record.text, file=sys.stdout if record.stream == "stdout" else sys.stderr, flush=True)
 
 
-async def how_it_ended(client: Client, order: View) -> str:
+def how_it_ended(client: Client, order: Order) -> str:
     """An ended order in words, with the last run's own error."""
-    why = f" ({order['reason']})" if order["reason"] else ""
-    code = "" if order["exit_code"] is None else f", exit code {order['exit_code']}"
-    last = [run for run in await _runs(client, order) if run["number"] == order["attempt"] and run["error"]]
-    return f"order {order['id']} {order['state']}{why}{code}" + (f": {last[0]['error']}" if last else "")
+    why = f" ({order.reason})" if order.reason else ""
+    code = "" if order.exit_code is None else f", exit code {order.exit_code}"
+    last = [run for run in _runs(client, order) if run.number == order.attempt and run.error]
+    return f"order {order.id} {order.state}{why}{code}" + (f": {last[0].error}" if last else "")
 
 
-async def _tell(client: Client, order: View, told: int, ended: int) -> int:
+def _tell(client: Client, order: Order, told: int, ended: int) -> int:
     """Say how the runs after `told` up to `ended` ended, all of which are tried again; returns what is told now."""
     if ended <= told:
         return told
-    for run in await _runs(client, order):
-        if told < run["number"] <= ended:
-            code = "" if run["exit_code"] is None else f", exit code {run['exit_code']}"
-            error = f": {run['error']}" if run["error"] else ""
-            again = _wait(order) if run["number"] == order["attempt"] else ""
-            say(f"run {run['number']} ended with {run['reason']}{code}{error}; it is tried again{again}")
+    for run in _runs(client, order):
+        if told < run.number <= ended:
+            code = "" if run.exit_code is None else f", exit code {run.exit_code}"
+            error = f": {run.error}" if run.error else ""
+            again = _wait(order) if run.number == order.attempt else ""
+            say(f"run {run.number} ended with {run.reason}{code}{error}; it is tried again{again}")
     return ended
 
 
-def _wait(order: View) -> str:
-    if order["due_at"] is None:
+def _wait(order: Order) -> str:
+    if order.due_at is None:
         return ""
-    due, since = (datetime.fromisoformat(order[name]) for name in ("due_at", "state_since"))
-    return f" in {(due - since).total_seconds():.0f} s (retries left: {order['retries_left']})"
+    return f" in {(order.due_at - order.state_since).total_seconds():.0f} s (retries left: {order.retries_left})"
 
 
-async def _runs(client: Client, order: View) -> list[View]:
+def _runs(client: Client, order: Order) -> tuple[Run, ...]:
     """Its runs; a server that is away for a moment has nothing to add."""
     try:
-        return await client.runs(order["id"]) if order["attempt"] else []
+        return client.runs(order.id) if order.attempt else ()
     except ServerUnreachable:
-        return []
+        return ()

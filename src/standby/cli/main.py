@@ -1,4 +1,4 @@
-"""The `standby` command. Exit codes: 0 ok, 1 failed, 2 usage, 3 server not reachable, 4 not found or refused."""
+"""The `standby` command. Exit codes are in docs/clients.md."""
 
 import sys
 from collections.abc import Sequence
@@ -7,10 +7,8 @@ from typing import Final
 from cyclopts import App, CycloptsError
 
 from standby import __version__
-from standby.cli import orders, places
-from standby.cli.submit import Unusable, submit
-from standby.cli.talk import FAILED, INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, say
-from standby.client import ServerRefused, ServerUnreachable
+from standby.cli.talk import FAILED, INTERRUPTED, OK, REFUSED, UNREACHABLE, USAGE, Unusable, say
+from standby.client.errors import ServerRefused, ServerUnreachable
 from standby.core.errors import ConfigError, StandbyError
 
 HINTS: Final = {
@@ -31,16 +29,24 @@ app = App(
     version=__version__,
     result_action="return_value",
 )
-# by name: what a server needs is not loaded to ask one
-app.command("standby.cli.serve:serve", name="serve", help=SERVE)
-app.command(submit)
-app.command(orders.app)
-app.command(places.pools)
-app.command(places.slots)
-app.command(places.hosts)
-app.command("standby.cli.admin:db", name="db", help="Look at or migrate the database.")
-app.command("standby.cli.admin:config", name="config", help="Check the configuration.")
-app.command("standby.cli.admin:version", name="version", help="Say which version this is.")
+COMMANDS: Final = {
+    "serve": ("serve:serve", SERVE),
+    "submit": ("submit:submit", "Hand in a work order, and stay with it if asked to."),
+    "orders": ("orders:app", "List, show, follow, cancel, repeat, remove work orders."),
+    "events": ("events:events", "What happened, and what happens."),
+    "pools": ("places:pools", "List pools; show, set, pause, resume or drain one."),
+    "slots": ("places:slots", "List slots and what they do."),
+    "hosts": ("places:hosts", "List hosts; show, pause, resume or drain one; declare one dead."),
+    "keys": ("keys:app", "List, add or remove API keys."),
+    "doctor": ("doctor:doctor", "Look for what is wrong, here and at the server."),
+    "config": ("admin:config", "Show or check the configuration."),
+    "db": ("admin:db", "Look at or migrate the database."),
+    "version": ("admin:version", "Say which version this is."),
+    "--install-completion": ("admin:install_completion", "Let the shell complete commands (bash, zsh, fish)."),
+}
+# by name: what one command needs is not loaded for another
+for _name, (_place, _help) in COMMANDS.items():
+    app.command(f"standby.cli.{_place}", name=_name, help=_help)
 
 
 def run(words: Sequence[str]) -> int:

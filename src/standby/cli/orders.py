@@ -1,25 +1,29 @@
-"""`standby orders ...`: list, show, logs, cancel, wait."""
+"""`standby orders ...`: list, show, why, logs, wait; what is done to many at once is in `bulk`."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App, Parameter
 
+from standby.cli import bulk
 from standby.cli.follow import print_record, print_run, stay
 from standby.cli.submit import end_of
-from standby.cli.talk import OK, OrderId, Server, ServerNeed, Why, ago, print_facts, print_json, print_table, say, what
-from standby.client import Client, View
+from standby.cli.table import print_facts, print_table
+from standby.cli.talk import OK, OrderId, Server, ServerNeed, ago, length, print_json, say, shown, what
+from standby.client import Client
+from standby.client.answers import Event, Order, Run
 
-PAGE_LINES: Final = 10_000
-
-app = App(name="orders", help="List, show, follow, cancel work orders.")
+app = App(name="orders", help="List, show, follow, cancel, repeat, remove work orders.")
+app.command(bulk.cancel)
+app.command(bulk.rerun)
+app.command(bulk.purge)
+app.command(bulk.submit)
 
 
 @app.command(name="list")
 def list_orders(
     *,
-    state: str | None = None,
-    pool: str | None = None,
-    project: str | None = None,
+    only: Annotated[bulk.Only | None, Parameter(name="*")] = None,
     limit: int = 50,
     cursor: str | None = None,
     server: ServerNeed = None,
@@ -28,44 +32,38 @@ def list_orders(
 
     Parameters
     ----------
-    state
-        Only those in this state: pending, preparing, running, stopping, waiting_retry, completed, failed, cancelled.
-    pool
-        Only those of this pool.
-    project
-        Only those of this project.
     limit
         How many at most, up to 200.
     cursor
         Go on where an earlier list ended: what it said at its end.
     """
-    asked = server or Server()
-    page = asked.ask(lambda client: client.orders(state=state, pool=pool, project=project, limit=limit, cursor=cursor))
+    asked, which = server or Server(), (only or bulk.Only()).which()
+    page = asked.ask(lambda client: client.orders_page(limit=limit, cursor=cursor, **which))
     if asked.json:
         print_json(page)
         return OK
     columns = {
-        "ID": lambda order: order["id"],
-        "STATE": lambda order: order["state"],
-        "POOL": lambda order: order["pool"],
-        "PROJECT": lambda order: order["project"],
-        "SINCE": lambda order: ago(order["state_since"]),
+        "ID": lambda order: order.id,
+        "STATE": lambda order: order.state,
+        "POOL": lambda order: order.pool,
+        "PROJECT": lambda order: order.project,
+        "SINCE": lambda order: ago(order.state_since),
         "WHAT": what,
         "NOTE": _note,
     }
-    print_table(page["orders"], columns)
-    if page["next"]:
-        say(f"there are more: --cursor {page['next']}")
+    print_table(page.orders, columns)
+    if page.next:
+        say(f"there are more: --cursor {page.next}")
     return OK
 
 
-def _note(order: View) -> str | None:
-    if order["gate"]:
-        return str(order["gate"]["text"])
-    code = None if order["exit_code"] is None else f"exit {order['exit_code']}"
-    if order["reason"] in (None, "exit"):
-        return code if order["exit_code"] else None
-    return ", ".join(part for part in (order["reason"], code) if part)
+def _note(order: Order) -> str | None:
+    if order.gate:
+        return order.gate.text
+    code = None if order.exit_code is None else f"exit {order.exit_code}"
+    if order.reason in (None, "exit"):
+        return code if order.exit_code else None
+    return ", ".join(part for part in (order.reason, code) if part)
 
 
 @app.command
@@ -73,38 +71,38 @@ def show(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
     """One order: why it waits, its runs, what happened."""
     asked = server or Server()
 
-    async def read(client: Client) -> tuple[View, list[View], list[View]]:
-        return await client.order(order_id), await client.runs(order_id), await client.events(order_id)
+    def read(client: Client) -> tuple[Order, tuple[Run, ...], tuple[Event, ...]]:
+        return client.order(order_id), client.runs(order_id), client.order_events(order_id)
 
     order, runs, events = asked.ask(read)
     if asked.json:
-        print_json({**order, "runs": runs, "events": events})
+        print_json({**msgspec.to_builtins(order), "runs": runs, "events": events})
         return OK
     print_facts(_facts(order))
     for run in runs:
         print(_run_line(run))
     for event in events:
-        why = _said(event)
-        print(f"{event['at']}  {event['kind']}  by {event['actor']}{f': {why}' if why else ''}")
+        print(event_line(event, subject=False))
     return OK
 
 
-def _run_line(run: View) -> str:
-    code = None if run["exit_code"] is None else f"exit code {run['exit_code']}"
-    parts = ", ".join(part for part in (run["reason"], code) if part)
-    how = (f" ({parts})" if parts else "") + (f": {run['error']}" if run["error"] else "")
-    return f"run {run['number']}: {run['state']} in {run['slot']}{how}"
+def _run_line(run: Run) -> str:
+    code = None if run.exit_code is None else f"exit code {run.exit_code}"
+    parts = ", ".join(part for part in (run.reason, code) if part)
+    how = (f" ({parts})" if parts else "") + (f": {run.error}" if run.error else "")
+    return f"run {run.number}: {run.state} in {run.slot}{how}"
 
 
-def _said(event: View) -> str | None:
-    """Why it happened, as far as the event says: the person's own words, or the reason."""
-    note, ended = event["data"].get("note", {}), event["data"].get("run") or event["data"].get("order", {})
+def event_line(event: Event, *, subject: bool = True) -> str:
+    """An event on one line: when, what, by whom, and why as far as it says: a person's own words, or the reason."""
+    note, ended = event.data.get("note", {}), event.data.get("run") or event.data.get("order") or {}
     reason = note.get("reason") or ended.get("reason")
-    parts = [part for part in (reason, ended.get("error"), note.get("said")) if part and part != event["to"]]
-    return ": ".join(parts) or None
+    said = [str(part) for part in (reason, ended.get("error"), note.get("said")) if part and part != event.to_state]
+    about = f"  {event.subject}" if subject else ""
+    return f"{shown(event.at)}  {event.kind}{about}  by {event.actor}{': ' if said else ''}{': '.join(said)}"
 
 
-def _facts(order: View) -> dict[str, Any]:
+def _facts(order: Order) -> dict[str, Any]:
     names = [
         "id",
         "state",
@@ -118,14 +116,42 @@ def _facts(order: View) -> dict[str, Any]:
         "slot",
     ]
     times = ["submitted_at", "due_at", "commanded_at", "ready_at", "deadline", "ended_at"]
+    wait = order.estimated_wait_ms
     return {
-        **{name: order[name] for name in names},
-        "waits for": order["gate"]["text"] if order["gate"] else None,
+        **{name: getattr(order, name) for name in names},
+        "slot": order.slot,
+        "waits for": order.gate.text if order.gate else None,
+        "may wait": None if wait is None else length(wait / 1000),
         "what": what(order, 2_000),
-        "env": ", ".join(order["env_names"]) or None,
-        "labels": ", ".join(f"{name}={value}" for name, value in order["labels"].items()) or None,
-        **{name: order[name] for name in times},
+        "env": ", ".join(order.env_names) or None,
+        "labels": ", ".join(f"{name}={value}" for name, value in order.labels.items()) or None,
+        "rerun_of": order.rerun_of,
+        **{name: shown(getattr(order, name)) for name in times},
     }
+
+
+@app.command
+def why(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
+    """Why it waits, its place in the queue, and what happens next."""
+    asked = server or Server()
+    found = asked.ask(lambda client: client.why(order_id))
+    if asked.json:
+        print_json(found)
+        return OK
+    wait = found.estimated_wait_ms
+    print_facts(
+        {
+            "id": found.id,
+            "state": found.state,
+            "waits for": None if found.gate is None else found.gate.text,
+            "gate": None if found.gate is None else found.gate.name,
+            "waiting": None if found.waiting_since is None else f"for {ago(found.waiting_since)}",
+            "position": found.position,
+            "may wait": None if wait is None else length(wait / 1000),
+            "next": found.next,
+        }
+    )
+    return OK
 
 
 @app.command
@@ -151,37 +177,17 @@ def logs(
     """
     asked = server or Server()
 
-    async def read(client: Client) -> None:
+    def read(client: Client) -> None:
         if follow and run is None and from_line == 0:
-            await stay(client, order_id, follow=True, as_json=asked.json)
+            stay(client, order_id, follow=True, as_json=asked.json)
         elif follow:
-            number = run or max(1, (await client.order(order_id))["attempt"])
-            await print_run(client, order_id, number, from_line, as_json=asked.json)
+            number = run or max(1, client.order(order_id).attempt)
+            print_run(client, order_id, number, from_line, as_json=asked.json)
         else:
-            await _pages(client, order_id, run, from_line, as_json=asked.json)
+            for line in client.logs(order_id, run=run, start=from_line):
+                print_record(line, as_json=asked.json)
 
     asked.ask(read)
-    return OK
-
-
-async def _pages(client: Client, order_id: str, run: int | None, line: int, *, as_json: bool) -> None:
-    while True:
-        page = await client.logs(order_id, **{"run": run, "from": line, "limit": PAGE_LINES})
-        if page["dropped"]:
-            print_record({"dropped": page["dropped"]}, as_json=as_json)
-        for record in page["lines"]:
-            print_record(record, as_json=as_json)
-        if not page["lines"]:
-            return
-        line = page["next"]
-
-
-@app.command
-def cancel(order_id: OrderId, /, *, reason: Why = None, server: ServerNeed = None) -> int:
-    """Ask for its end. Safe to repeat."""
-    asked = server or Server()
-    order = asked.ask(lambda client: client.cancel(order_id, reason))
-    print_json(order) if asked.json else say(f"order {order_id} is {order['state']}")
     return OK
 
 

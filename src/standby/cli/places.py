@@ -1,18 +1,20 @@
 """`standby pools`, `standby slots`, `standby hosts`: what there is, and what is wanted of it."""
 
-from typing import Annotated
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from standby.cli.submit import Unusable
-from standby.cli.talk import OK, Server, ServerNeed, Why, ago, print_json, print_table, say
-from standby.client import View
+from standby.cli.table import print_facts, print_table
+from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, pair, print_json, say, shown
+from standby.client.answers import Host
 
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
 HostName = Annotated[str, Parameter(help="Name of the host.")]
 
-pools = App(name="pools", help="List pools; pause, resume or drain one.")
-hosts = App(name="hosts", help="List hosts; pause, resume or drain one; declare one dead.")
+pools = App(name="pools", help="List pools; show, set, pause, resume or drain one.")
+hosts = App(name="hosts", help="List hosts; show, pause, resume or drain one; declare one dead.")
 
 
 @pools.default
@@ -22,35 +24,113 @@ def list_pools(*, server: ServerNeed = None) -> int:
     asked = server or Server()
     found = asked.ask(lambda client: client.pools())
     columns = {
-        "POOL": lambda pool: pool["name"],
-        "HOST": lambda pool: pool["host"],
-        "MODE": lambda pool: pool["mode"],
-        "PENDING": lambda pool: pool["pending"],
-        "OPEN": lambda pool: pool["open"],
-        "SLOTS": lambda pool: ", ".join(f"{count} {word}" for word, count in sorted(pool["slots"].items())),
-        "MAX": lambda pool: pool["slots_max"],
-        "NOTE": lambda pool: pool["mode_reason"] if pool["mode"] != "open" else None,
+        "POOL": lambda pool: pool.name,
+        "HOST": lambda pool: pool.host,
+        "MODE": lambda pool: pool.mode,
+        "PENDING": lambda pool: pool.pending,
+        "OPEN": lambda pool: pool.open,
+        "SLOTS": lambda pool: _words(pool.slots),
+        "MAX": lambda pool: pool.slots_max,
+        "NOTE": lambda pool: pool.mode_reason if pool.mode != "open" else None,
     }
     print_json({"pools": found}) if asked.json else print_table(found, columns)
     return OK
 
 
+@pools.command(name="show")
+def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
+    """One pool: its settings, and what was set by hand."""
+    asked = server or Server()
+    pool = asked.ask(lambda client: client.pool(name))
+    if asked.json:
+        print_json(pool)
+        return OK
+    settings = {**pool.settings, **pool.settings.get("retry", {})}
+    settings.pop("retry", None)
+    print_facts(
+        {
+            "pool": pool.name,
+            "host": pool.host,
+            "mode": pool.mode,
+            "mode_reason": pool.mode_reason,
+            "pending": pool.pending,
+            "open": pool.open,
+            "slots": _words(pool.slots),
+            "slots_max": pool.slots_max,
+            **{key: "none" if value is None else value for key, value in settings.items()},
+            "set by hand": _overrides(pool.overrides),
+        }
+    )
+    return OK
+
+
+def _overrides(overrides: Any) -> str | None:
+    if not overrides:
+        return None
+    return json.dumps(overrides) if not isinstance(overrides, Mapping) else ", ".join(sorted(overrides))
+
+
+@pools.command(name="set")
+def set_pool(
+    name: PoolName,
+    /,
+    *settings: Annotated[
+        str, Parameter(help="key=value, with keys and values as in the configuration: run_timeout=2h.")
+    ],
+    unset: Annotated[
+        list[str] | None, Parameter(negative=(), help="A key whose configured value counts again.")
+    ] = None,
+    reason: Why = None,
+    server: ServerNeed = None,
+) -> int:
+    """Change settings of a pool at once. They win over its configuration and survive restarts, until they are unset."""
+    asked = server or Server()
+    if not settings and not unset:
+        raise Unusable("say what to set (key=value), or --unset KEY")
+    chosen = dict(_wire(*pair(each, "settings")) for each in settings)
+    names = [_wire(key, None)[0] for key in unset or []]
+    pool = asked.ask(lambda client: client.patch_pool(name, chosen, names, reason))
+    print_json(pool) if asked.json else say(
+        f"pool {name}: {', '.join([*settings, *(f'{key} as configured' for key in unset or [])])}"
+    )
+    return OK
+
+
+def _wire(key: str, text: str | None) -> tuple[str, Any]:
+    """A setting as the API takes it: lengths in seconds, `none` as null."""
+    from standby.config import PoolConfig, model, values  # takes a tenth of a second, and is seldom needed here
+
+    field = model.keys_of(PoolConfig).get(key, key)
+    is_length = field.endswith("_ms")
+    wire = f"{key}_s" if is_length else key
+    if text is None or text == "none":
+        return wire, None
+    try:
+        if is_length:
+            return wire, values.length_ms(text) / 1000
+        return wire, json.loads(text)
+    except ValueError as error:
+        if is_length:
+            raise Unusable(f"{key}: {error}") from None
+        return wire, [each.strip() for each in text.split(",")] if key.endswith("retry_on") else text
+
+
 @pools.command(name="pause")
 def pause_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts; running work goes on, waiting orders do not expire."""
-    return _set(server, "pools", name, "pause", reason)
+    return _set_pool(server, name, "pause", reason)
 
 
 @pools.command(name="resume")
 def resume_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """Starts are allowed again."""
-    return _set(server, "pools", name, "resume", reason)
+    return _set_pool(server, name, "resume", reason)
 
 
 @pools.command(name="drain")
 def drain_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts, and slots are taken away as they come free."""
-    return _set(server, "pools", name, "drain", reason)
+    return _set_pool(server, name, "drain", reason)
 
 
 def slots(*, pool: str | None = None, host: str | None = None, server: ServerNeed = None) -> int:
@@ -66,13 +146,13 @@ def slots(*, pool: str | None = None, host: str | None = None, server: ServerNee
     asked = server or Server()
     found = asked.ask(lambda client: client.slots(pool=pool, host=host))
     columns = {
-        "SLOT": lambda slot: slot["name"],
-        "HOST": lambda slot: slot["host"],
-        "STATE": lambda slot: slot["state"],
-        "SINCE": lambda slot: ago(slot["state_since"]),
-        "ORDER": lambda slot: slot["order"],
-        "USES": lambda slot: slot["uses"],
-        "ERROR": lambda slot: slot["error"],
+        "SLOT": lambda slot: slot.name,
+        "HOST": lambda slot: slot.host,
+        "STATE": lambda slot: slot.state,
+        "SINCE": lambda slot: ago(slot.state_since),
+        "ORDER": lambda slot: slot.order,
+        "USES": lambda slot: slot.uses,
+        "ERROR": lambda slot: slot.error,
     }
     print_json({"slots": found}) if asked.json else print_table(found, columns)
     return OK
@@ -85,38 +165,90 @@ def list_hosts(*, server: ServerNeed = None) -> int:
     asked = server or Server()
     found = asked.ask(lambda client: client.hosts())
     columns = {
-        "HOST": lambda host: host["name"],
-        "DRIVER": lambda host: host["driver"],
-        "MODE": lambda host: host["mode"],
+        "HOST": lambda host: host.name,
+        "DRIVER": lambda host: host.driver,
+        "MODE": lambda host: host.mode,
         "LED BY": _leader,
-        "MEMORY MB": lambda host: f"{host['memory_used_mb']} of {host['memory_mb'] or 'no limit'}",
-        "NOTE": lambda host: host["error"] or (host["mode_reason"] if host["mode"] != "open" else None),
+        "MEMORY MB": lambda host: f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
+        "NOTE": lambda host: host.error or (host.mode_reason if host.mode != "open" else None),
     }
     print_json({"hosts": found}) if asked.json else print_table(found, columns)
     return OK
 
 
-def _leader(host: View) -> str:
-    lease = host["lease"]
-    return lease["owner"] if lease is not None and lease["live"] else "nobody"
+def _leader(host: Host) -> str:
+    return host.lease.owner if host.lease is not None and host.lease.live else "nobody"
+
+
+@hosts.command(name="show")
+def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
+    """One host: who leads it, its last reading, its slots and what waits for it."""
+    asked = server or Server()
+    host = asked.ask(lambda client: client.host(name))
+    if asked.json:
+        print_json(host)
+        return OK
+    reading = dict(host.reading or {})
+    pressure = reading.pop("pressure", None) or {}
+    print_facts(
+        {
+            "host": host.name,
+            "driver": host.driver,
+            "mode": host.mode,
+            "mode_reason": host.mode_reason,
+            "led by": _leader(host),
+            "unreachable since": shown(host.unreachable_since),
+            "error": host.error,
+            "memory MB": f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
+            "pools": None if host.pools is None else ", ".join(host.pools),
+            "slots": None if host.slots is None else f"{_words(host.slots) or 'none'}, at most {host.slots_max}",
+            "queue depth": host.queue_depth,
+            **{key.replace("_", " "): value for key, value in {**reading, **pressure}.items()},
+        }
+    )
+    return OK
+
+
+@hosts.command(name="starts")
+def show_starts(name: HostName, /, *, server: ServerNeed = None) -> int:
+    """The starts on a host that are under way, and those that wait."""
+    asked = server or Server()
+    found = asked.ask(lambda client: client.starts(name))
+    if asked.json:
+        print_json(found)
+        return OK
+    columns = {
+        "ORDER": lambda each: each.order,
+        "STATE": lambda each: f"waits, number {each.position}" if hasattr(each, "position") else "starts",
+        "SINCE": lambda each: ago(each.since),
+        "SLOT": lambda each: getattr(each, "slot", None),
+    }
+    print_table([*found.holders, *found.waiters], columns)
+    most = "no limit" if found.maximum is None else f"at most {found.maximum}"
+    say(f"{found.active} under way ({most}), {found.queued} waiting")
+    return OK
+
+
+def _words(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
 
 
 @hosts.command(name="pause")
 def pause_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts on any of its pools."""
-    return _set(server, "hosts", name, "pause", reason)
+    return _set_host(server, name, "pause", reason)
 
 
 @hosts.command(name="resume")
 def resume_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """Starts are allowed again."""
-    return _set(server, "hosts", name, "resume", reason)
+    return _set_host(server, name, "resume", reason)
 
 
 @hosts.command(name="drain")
 def drain_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts, and slots are taken away as they come free."""
-    return _set(server, "hosts", name, "drain", reason)
+    return _set_host(server, name, "drain", reason)
 
 
 @hosts.command(name="declare-dead")
@@ -133,12 +265,19 @@ def declare_dead(
         raise Unusable(f"this cannot be taken back: if nothing on {name} is alive, repeat with --confirm {name}")
     asked = server or Server()
     host = asked.ask(lambda client: client.declare_dead(name, reason))
-    print_json(host) if asked.json else say(f"host {name} is declared dead as of {host['dead_at']}")
+    print_json(host) if asked.json else say(f"host {name} is declared dead as of {shown(host.dead_at)}")
     return OK
 
 
-def _set(server: Server | None, noun: str, name: str, verb: str, reason: str | None) -> int:
+def _set_pool(server: Server | None, name: str, verb: str, reason: str | None) -> int:
     asked = server or Server()
-    place = asked.ask(lambda client: client.set_mode(noun, name, verb, reason))
-    print_json(place) if asked.json else say(f"{noun[:-1]} {name} is {place['mode']}")
+    pool = asked.ask(lambda client: client.set_pool_mode(name, verb, reason))
+    print_json(pool) if asked.json else say(f"pool {name} is {pool.mode}")
+    return OK
+
+
+def _set_host(server: Server | None, name: str, verb: str, reason: str | None) -> int:
+    asked = server or Server()
+    host = asked.ask(lambda client: client.set_host_mode(name, verb, reason))
+    print_json(host) if asked.json else say(f"host {name} is {host.mode}")
     return OK

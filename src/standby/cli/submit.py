@@ -6,19 +6,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, cast
 
 import msgspec
 from cyclopts import Parameter
 
 from standby.cli.follow import how_it_ended, stay
-from standby.cli.talk import OK, Server, ServerNeed, order_code, print_json, say
-from standby.client import Client, View
-from standby.core.errors import ConfigError, StandbyError
+from standby.cli.talk import OK, Server, ServerNeed, Unusable, order_code, pair, print_json, say
+from standby.client import Client
+from standby.client.answers import Order
+from standby.client.plans import NewOrder
 
-
-class Unusable(StandbyError):
-    """An option that cannot be used; the text says why."""
+UNLIMITED: Final = ("queue_timeout", "run_timeout")
+"""Time limits that may be none."""
 
 
 @Parameter(name="*")
@@ -85,38 +85,38 @@ def submit(
     """
     asked, body = server or Server(), order_body(command, wish or Wish())
 
-    async def hand_in(client: Client) -> int:
-        order = await client.submit(body, idempotency_key)
+    def hand_in(client: Client) -> int:
+        order = client.submit(idempotency_key=idempotency_key, **body)
         stays = wait or follow
         if asked.json and not stays:
             print_json(order)
         elif not asked.json and not follow:
-            print(order["id"], flush=True)
+            print(order.id, flush=True)
         say(_welcome(order))
-        return await end_of(client, order["id"], follow=follow, as_json=asked.json) if stays else OK
+        return end_of(client, order.id, follow=follow, as_json=asked.json) if stays else OK
 
     return asked.ask(hand_in)
 
 
-def _welcome(order: View) -> str:
-    if order.get("deduplicated"):
-        return f"order {order['id']} is there already ({order['state']})"
-    if order.get("replayed"):
-        return f"order {order['id']} was taken in before, with this idempotency key; nothing new was handed in"
-    place = f", number {order['queue_position']} in its queue" if order["queue_position"] else ""
-    return f"order {order['id']} taken in{place}"
+def _welcome(order: Order) -> str:
+    if order.deduplicated:
+        return f"order {order.id} is there already ({order.state})"
+    if order.replayed:
+        return f"order {order.id} was taken in before, with this idempotency key; nothing new was handed in"
+    place = f", number {order.queue_position} in its queue" if order.queue_position else ""
+    return f"order {order.id} taken in{place}"
 
 
-async def end_of(client: Client, order_id: str, *, follow: bool, as_json: bool) -> int:
+def end_of(client: Client, order_id: str, *, follow: bool, as_json: bool) -> int:
     """Wait for an order's end, say it, and return the order's exit code."""
-    order = await stay(client, order_id, follow=follow, as_json=as_json)
+    order = stay(client, order_id, follow=follow, as_json=as_json)
     if as_json:
         print_json(order)
-    say(await how_it_ended(client, order))
+    say(how_it_ended(client, order))
     return order_code(order)
 
 
-def order_body(command: Sequence[str], wish: Wish) -> dict[str, Any]:
+def order_body(command: Sequence[str], wish: Wish) -> NewOrder:
     """The request for what was asked on the command line; what was not said is left to the server."""
     body: dict[str, Any] = {
         "command": list(command) or None,
@@ -131,11 +131,11 @@ def order_body(command: Sequence[str], wish: Wish) -> dict[str, Any]:
         "dedupe_key": wish.dedupe_key,
         "rerun_of": wish.rerun_of,
         "env": dict(_variable(each) for each in wish.env or []) or None,
-        "labels": dict(_pair(each, "--label") for each in wish.label or []) or None,
+        "labels": dict(pair(each, "--label") for each in wish.label or []) or None,
         "retry": None if wish.retries is None else {"retries": wish.retries},
     }
     body = {name: value for name, value in body.items() if value is not None}
-    for name in ("queue_timeout", "run_timeout"):
+    for name in UNLIMITED:
         if (said := getattr(wish, name)) is not None:
             body[f"{name}_s"] = _seconds(said, name)
     if wish.payload is not None:
@@ -144,7 +144,7 @@ def order_body(command: Sequence[str], wish: Wish) -> dict[str, Any]:
         raise Unusable("give a command after `--`, or a script with --script (not both)")
     if command and (wish.env or wish.label) and re.fullmatch(r"[A-Za-z_][\w.-]*=.*", command[0], re.DOTALL):
         raise Unusable(f"{command[0]} would be the program to run; write --env or --label before each value")
-    return body
+    return cast(NewOrder, body)
 
 
 def _payload(text: str) -> Any:
@@ -165,29 +165,20 @@ def _text_of(path: str, option: str) -> str:
 
 def _variable(text: str) -> tuple[str, str]:
     if "=" in text:
-        return _pair(text, "--env")
+        return pair(text, "--env")
     if text not in os.environ:
         raise Unusable(f"--env {text}: there is no such variable here; write {text}=value")
     return text, os.environ[text]
 
 
-def _pair(text: str, option: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise Unusable(f"{option}: write name=value")
-    return name, value
-
-
 def _seconds(text: str | None, key: str) -> float | None:
     """A length as in the configuration, in seconds; "none" is null."""
-    if text is None:
+    if text is None or (text == "none" and key in UNLIMITED):
         return None
-    from standby.config import Config  # takes a tenth of a second, and is seldom needed here
+    from standby.config.values import length_ms  # takes a tenth of a second, and is seldom needed here
 
     try:
-        pool = Config.of(pools={"default": {key: text, "queue_timeout_max": "none"}}).pools["default"]
-    except ConfigError:
+        return length_ms(text) / 1000
+    except ValueError:
         option = "--" + key.replace("_", "-")
         raise Unusable(f'{option}: write a number of seconds, or a text like "30s" or "5m"') from None
-    ms: int | None = getattr(pool, f"{key}_ms")
-    return None if ms is None else ms / 1000

@@ -1,0 +1,222 @@
+"""What is done to orders by their ids or by a filter: cancel, rerun, purge; and handing in many from a file."""
+
+import json as text_json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from cyclopts import Parameter
+
+from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, pair, print_json, say
+from standby.client import Client
+from standby.client.answers import Bulk, Verdict
+from standby.client.plans import NewOrder, Which
+
+BATCH_MOST: Final = 1_000
+BATCH_BYTES: Final = 900_000
+"""Below the request_max_kb that a server has unless it is set."""
+
+Ids = Annotated[str, Parameter(help="Ids of the orders; else say which by a filter.")]
+Flag = Parameter(negative=(), show_default=False)
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class Only:
+    """Which orders: all that is said must match."""
+
+    state: Annotated[list[str] | None, Parameter(negative=())] = None
+    """In this state (may be repeated): pending, preparing, running, stopping, waiting_retry, completed, failed,
+    cancelled."""
+    pool: str | None = None
+    """Of this pool."""
+    project: str | None = None
+    """Of this project."""
+    label: Annotated[list[str] | None, Parameter(negative=())] = None
+    """With this label, name=value (may be repeated: all must match)."""
+    id_prefix: str | None = None
+    """Whose id begins so."""
+
+    def which(self) -> Which:
+        """The filter as it is sent."""
+        labels = dict(pair(each, "--label") for each in self.label or [])
+        said = {"state": self.state, "pool": self.pool, "project": self.project, "id_prefix": self.id_prefix}
+        which: Any = {name: value for name, value in {**said, "labels": labels}.items() if value}
+        found: Which = which
+        return found
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How many are meant, and whether that is sure."""
+
+    dry_run: Annotated[bool, Flag] = False
+    """Only say which orders are meant."""
+    yes: Annotated[bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False)] = False
+    """Do not ask before a filter takes effect."""
+    reason: Why = None
+
+
+OnlyNeed = Annotated[Only | None, Parameter(name="*")]
+HowNeed = Annotated[How | None, Parameter(name="*")]
+
+
+def cancel(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = None) -> int:
+    """Ask for the end of orders: those named, or all unfinished ones that a filter matches. Safe to repeat."""
+    asked, reason = server or Server(), (how or How()).reason
+    if len(ids) == 1 and not (only or (how and how.dry_run)):
+        order = asked.ask(lambda client: client.cancel(ids[0], reason))
+        print_json(order) if asked.json else say(f"order {ids[0]} is {order.state}")
+        return OK
+    return _act("cancel", ids, only, how, asked)
+
+
+def rerun(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = None) -> int:
+    """Repeat ended orders, each as a new order: those named, or all that a filter matches."""
+    asked, reason = server or Server(), (how or How()).reason
+    if len(ids) == 1 and not (only or (how and how.dry_run)):
+        order = asked.ask(lambda client: client.rerun(ids[0], reason))
+        print_json(order) if asked.json else print(order.id)
+        say(f"order {ids[0]} is repeated as {order.id}")
+        return OK
+    return _act("rerun", ids, only, how, asked)
+
+
+def purge(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = None) -> int:
+    """Remove ended orders with their runs, logs and events, for ever: those named, or all that a filter matches."""
+    return _act("purge", ids, only, how, server or Server())
+
+
+def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, asked: Server) -> int:
+    which, how = (only or Only()).which(), how or How()
+    if ids and which:
+        raise Unusable("name orders by their ids or by a filter, not both")
+    if not ids and not which:
+        raise Unusable("say which orders: their ids, or a filter (--state, --pool, --project, --label, --id-prefix)")
+    if ids:
+        which = {"ids": ids}
+    sure = how.yes or how.dry_run or bool(ids)
+    if not sure and not sys.stdin.isatty():
+        raise Unusable("this may touch many orders: look with --dry-run first, then repeat with --yes")
+
+    def do(client: Client) -> Bulk | None:
+        act: Callable[..., Bulk] = getattr(client, f"{verb}_many")
+        if not sure and not _agreed(verb, act(dry_run=True, **which)):
+            return None
+        return act(dry_run=how.dry_run, reason=how.reason, **which)
+
+    done = asked.ask(do)
+    if done is None:
+        say("nothing was done")
+        return OK
+    return _told(verb, done, asked, dry_run=how.dry_run)
+
+
+def _agreed(verb: str, found: Bulk) -> bool:
+    """Whether the person at the terminal means it."""
+    able = found.matched - found.refused
+    if not able:
+        return True
+    say(f"{able}{' or more' if found.more else ''} orders match.")
+    print(f"{verb} them? [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _told(verb: str, done: Bulk, asked: Server, *, dry_run: bool) -> int:
+    if asked.json:
+        print_json(done)
+    else:
+        for each in done.orders:
+            print(each.id if each.became is None else f"{each.id} {each.became}")
+    words = {"cancel": "asked to end", "rerun": "repeated", "purge": "removed"}[verb]
+    refused = f", {done.refused} cannot be" if done.refused else ""
+    more = "; there are more: say it again" if done.more and not dry_run else "; there are more" if done.more else ""
+    say(f"{done.matched} match, {'nothing was done' if dry_run else f'{done.done} {words}'}{refused}{more}")
+    return REFUSED if done.refused and not done.done and not dry_run else OK
+
+
+def submit(
+    *,
+    file: str,
+    together: Annotated[bool, Flag] = False,
+    idempotency_key: str | None = None,
+    server: ServerNeed = None,
+) -> int:
+    """Hand in many orders from a file with one JSON object a line, as the API takes them.
+
+    Prints an id for each order that was taken in. Exit code 4 when any was refused.
+
+    Parameters
+    ----------
+    file
+        The file; - is stdin.
+    together
+        All or none (up to 1,000).
+    idempotency_key
+        The same key with the same file hands them in only once (kept for a day).
+    """
+    asked, orders = server or Server(), _orders_of(file)
+    batches = list(_batches(orders))
+    if together and len(batches) > 1:
+        raise Unusable(f"--together: at most {BATCH_MOST} orders and {BATCH_BYTES} bytes can be taken in together")
+
+    def hand_in(client: Client) -> int:
+        refused = first = 0
+        for number, batch in enumerate(batches):
+            key = idempotency_key if idempotency_key is None or len(batches) == 1 else f"{idempotency_key}-{number}"
+            found = client.submit_many(batch, together=together, idempotency_key=key)
+            for verdict in found.verdicts:
+                _told_verdict(verdict, orders[first + verdict.index][0], asked)
+            first, refused = first + len(batch), refused + found.refused
+        say(f"{len(orders) - refused} of {len(orders)} orders taken in")
+        return REFUSED if refused else OK
+
+    return asked.ask(hand_in)
+
+
+def _told_verdict(verdict: Verdict, line: int, asked: Server) -> None:
+    if asked.json:
+        print_json({"line": line, **{name: getattr(verdict, name) for name in ("answer", "order", "problem")}})
+    elif verdict.order is not None:
+        print(verdict.order.id)
+    if verdict.problem is not None:
+        say(f"line {line}: {verdict.problem.get('detail')}; {verdict.problem.get('what_to_do')}")
+    elif verdict.order is not None and verdict.answer == "deduplicated":
+        say(f"line {line}: order {verdict.order.id} is there already ({verdict.order.state})")
+
+
+def _orders_of(file: str) -> list[tuple[int, NewOrder, int]]:
+    """Line number, order and size of each line that is not empty; all are read before any is sent."""
+    try:
+        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Unusable(f"--file: {file} cannot be read: {error}") from None
+    found: list[tuple[int, NewOrder, int]] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        try:
+            order = text_json.loads(line) if line.strip() else None
+        except ValueError as error:
+            raise Unusable(f"{file}:{number}: is not JSON: {error}") from None
+        if isinstance(order, dict):
+            new: Any = order
+            found.append((number, new, len(line.encode())))
+        elif line.strip():
+            raise Unusable(f"{file}:{number}: write one JSON object a line")
+    if not found:
+        raise Unusable(f"--file: there is no order in {file}")
+    return found
+
+
+def _batches(orders: Sequence[tuple[int, NewOrder, int]]) -> Iterator[list[NewOrder]]:
+    batch: list[NewOrder] = []
+    size = 0
+    for _, order, length in orders:
+        if batch and (len(batch) == BATCH_MOST or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(order)
+        size += length + 2
+    yield batch

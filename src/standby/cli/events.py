@@ -1,0 +1,47 @@
+"""`standby events`: what happened, and what happens."""
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from standby.cli.orders import event_line
+from standby.cli.talk import OK, Server, ServerNeed, print_json, say
+from standby.client import Client
+
+
+def events(
+    *,
+    follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=(), show_default=False)] = False,
+    kind: str | None = None,
+    subject: str | None = None,
+    after: str | None = None,
+    server: ServerNeed = None,
+) -> int:
+    """What happened, oldest first; with -f what happens from now on.
+
+    Parameters
+    ----------
+    follow
+        Stay, and print what comes; with --after also what came since then.
+    kind
+        Only this kind, like order.failed.
+    subject
+        Only about this order, slot, pool, host or project.
+    after
+        Go on after this place: what an earlier call said at its end. 0 is the oldest that is kept.
+    """
+    asked = server or Server()
+    last = ""
+
+    def read(client: Client) -> None:
+        nonlocal last
+        for event in client.events(follow=follow, after=after, kind=kind, subject=subject):
+            print_json(event) if asked.json else print(event_line(event), flush=follow)
+            last = event.cursor
+
+    try:
+        asked.ask(read)
+    finally:
+        if last:
+            say(f"go on with: --after {last}")
+    return OK

@@ -1,0 +1,44 @@
+"""`standby keys ...`: who may ask."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from standby.cli.table import print_table
+from standby.cli.talk import OK, Server, ServerNeed, ago, print_json, say
+
+KeyName = Annotated[str, Parameter(help="Name of the key: what events call whoever uses it.")]
+
+app = App(name="keys", help="List, add or remove API keys.")
+
+
+@app.default
+@app.command(name="list")
+def list_keys(*, server: ServerNeed = None) -> int:
+    """All keys by their names; the keys themselves are kept nowhere."""
+    asked = server or Server()
+    found = asked.ask(lambda client: client.keys())
+    if asked.json:
+        print_json({"keys": [{"name": key.name, "created_at": key.created_at} for key in found]})
+    else:
+        print_table(found, {"KEY": lambda key: key.name, "MADE": lambda key: f"{ago(key.created_at)} ago"})
+    return OK
+
+
+@app.command
+def add(name: KeyName, /, *, server: ServerNeed = None) -> int:
+    """Make a key and print it: it is shown this once."""
+    asked = server or Server()
+    made = asked.ask(lambda client: client.add_key(name))
+    print_json(made) if asked.json else print(made.key)
+    say(f"this is the key {name}; keep it, it is not shown again")
+    return OK
+
+
+@app.command
+def remove(name: KeyName, /, *, server: ServerNeed = None) -> int:
+    """Take a key away; whoever has it is refused within seconds."""
+    asked = server or Server()
+    gone = asked.ask(lambda client: client.remove_key(name))
+    print_json({"name": gone.name}) if asked.json else say(f"key {name} is gone")
+    return OK

@@ -1,0 +1,101 @@
+"""Tables and facts for people: as wide as the terminal, ids whole, cells text and never markup."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+PIPE_WIDTH: Final = 4_000
+SHRINKING: Final = frozenset({"WHAT", "NOTE", "ERROR", "VALUE", "WHERE", "SAYS"})
+"""Columns that give way where a line is short; left out where they are empty."""
+SHRUNK_LEAST: Final = 6
+STYLES: Final = {
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "magenta",
+    "pending": "yellow",
+    "waiting_retry": "yellow",
+    "error": "red",
+    "paused": "yellow",
+    "draining": "yellow",
+    "ok": "green",
+    "warn": "yellow",
+    "bad": "red",
+}
+
+
+def print_table(rows: Sequence[Any], columns: Mapping[str, Callable[[Any], Any]]) -> None:
+    """A line a row. Where the line is short, what describes gives way, then the last columns go below their row."""
+    console = _console()
+    table = [{name: _cell(cell(row)) for name, cell in columns.items()} for row in rows]
+    names = [name for name in columns if name not in SHRINKING or any(line[name].plain for line in table)]
+    natural = {name: max(cell_len(name), *(line[name].cell_len for line in table), 0) for name in names}
+    widths = _widths(natural, console.width)
+    below = [name for name in names if name not in widths]
+    _print_line(console, [(Text(name, style="dim"), widths[name]) for name in widths])
+    for line in table:
+        _print_line(console, [(line[name], widths[name]) for name in widths])
+        _print_below(console, {name: line[name] for name in below if line[name].plain})
+
+
+def _widths(natural: Mapping[str, int], width: int) -> dict[str, int]:
+    """How wide each column is; those that shrink share what the others leave. Who has no place is not in it."""
+    fixed = {name: size for name, size in natural.items() if name not in SHRINKING}
+    if sum(size + 1 for size in fixed.values()) - 1 > width:
+        kept = dict(fixed)
+        while len(kept) > 1 and sum(size + 1 for size in kept.values()) - 1 > width:
+            kept.popitem()
+        return kept
+    widths = dict(natural)
+    shrinking = sorted((name for name in natural if name in SHRINKING), key=lambda name: natural[name])
+    left = width - sum(size + 1 for size in fixed.values())
+    for number, name in enumerate(shrinking):
+        share = (left - (len(shrinking) - number - 1)) // (len(shrinking) - number)
+        widths[name] = min(natural[name], share)
+        left -= widths[name] + 1
+    return fixed if any(widths[name] < min(natural[name], SHRUNK_LEAST) for name in shrinking) else widths
+
+
+def _print_line(console: Console, cells: Sequence[tuple[Text, int]]) -> None:
+    for cell, width in cells:
+        cell.truncate(width, overflow="ellipsis", pad=True)
+    line = Text(" ").join(cell for cell, _ in cells)
+    line.rstrip()
+    console.print(line, soft_wrap=True)
+
+
+def _print_below(console: Console, cells: Mapping[str, Text]) -> None:
+    """What has no place in the line: short facts side by side, each description on a line of its own."""
+    facts = [Text(f"{name.lower()} ", style="dim") + cell for name, cell in cells.items() if name not in SHRINKING]
+    for text in [*([Text(", ").join(facts)] if facts else []), *(cells[name] for name in cells if name in SHRINKING)]:
+        _print_line(console, [(Text("  ") + text, console.width)])
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Names and values, one a line; what is null is left out."""
+    shown = [(name, str(value)) for name, value in facts.items() if value is not None]
+    print_rows([(Text(name, style="dim"), Text(value, style=STYLES.get(value, ""))) for name, value in shown])
+
+
+def print_rows(rows: Sequence[tuple[Text | str, Text | str]]) -> None:
+    """A narrow column and a wide one whose texts are wrapped, never cut."""
+    table = Table.grid(padding=(0, 2))
+    for row in rows:
+        table.add_row(
+            *(Text(each, style=STYLES.get(each.strip(), "")) if isinstance(each, str) else each for each in row)
+        )
+    _console().print(table)
+
+
+def _console() -> Console:
+    """As wide as the terminal; what is not one gets whole lines."""
+    return Console() if sys.stdout.isatty() else Console(width=PIPE_WIDTH)
+
+
+def _cell(value: Any) -> Text:
+    text = "" if value is None else " ".join(str(value).splitlines())
+    return Text(text, style=STYLES.get(text, ""))

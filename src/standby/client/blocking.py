@@ -1,0 +1,147 @@
+"""The client for programs that wait: each step of a conversation is carried out on the spot."""
+
+import time
+from collections.abc import Callable, Iterator
+from functools import update_wrapper
+from types import TracebackType
+from typing import Concatenate, ParamSpec, Self, TypeVar
+
+import httpx2
+
+from standby.client import flows, plans, wire
+from standby.client.address import find_address
+from standby.client.talk import Call, Flow, Item, Pause, Plan, Said, Step
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Conversation:
+    """Carries out the steps of one plan or flow; holds at most one open stream."""
+
+    def __init__(self, client: "Client") -> None:
+        self._client = client
+        self._stream: httpx2.Response | None = None
+        self._lines: Iterator[str] = iter(())
+
+    def carry_out(self, step: Step) -> Said:
+        client = self._client
+        try:
+            match step:
+                case Call():
+                    self.close()
+                    response = client._http.send(wire.request(client._http, step), stream=step.stream)
+                    client._known = True
+                    if step.stream and not response.is_error:
+                        self._stream, self._lines = response, response.iter_lines()
+                        return wire.reply(response)
+                    return wire.reply(response, response.read())
+                case Pause(seconds):
+                    time.sleep(seconds)
+                    return None
+                case _:
+                    return next(self._lines, None)
+        except httpx2.TransportError as error:
+            return wire.away(client.url, error, known=client._known)
+
+    def close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+def _one(plan: Callable[P, Plan[T]]) -> "Callable[Concatenate[Client, P], T]":
+    def call(self: "Client", /, *args: P.args, **named: P.kwargs) -> T:
+        steps, talk = plan(*args, **named), _Conversation(self)
+        said: Said = None
+        while True:
+            try:
+                step = steps.send(said)
+            except StopIteration as end:
+                value: T = end.value
+                return value
+            said = talk.carry_out(step)
+
+    update_wrapper(call, plan)
+    return call
+
+
+def _many(flow: Callable[P, Flow[T]]) -> "Callable[Concatenate[Client, P], Iterator[T]]":
+    def call(self: "Client", /, *args: P.args, **named: P.kwargs) -> Iterator[T]:
+        steps, talk = flow(*args, **named), _Conversation(self)
+        said: Said = None
+        try:
+            while True:
+                try:
+                    step = steps.send(said)
+                except StopIteration:
+                    return
+                if isinstance(step, Item):
+                    said = None
+                    yield step.value
+                else:
+                    said = talk.carry_out(step)
+        finally:
+            talk.close()
+
+    update_wrapper(call, flow)
+    return call
+
+
+class Client:
+    """One server, named or found as the command line finds it. Every method may raise ServerUnreachable or
+    ServerRefused."""
+
+    def __init__(
+        self, url: str | None = None, key: str | None = None, *, transport: httpx2.BaseTransport | None = None
+    ) -> None:
+        address = find_address(url, key)
+        self.url = address.url
+        self._known = False
+        self._http = httpx2.Client(transport=transport, **wire.options(address))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._http.close()
+
+    submit = _one(plans.submit)
+    submit_many = _one(plans.submit_many)
+    order = _one(plans.order)
+    orders_page = _one(plans.orders_page)
+    why = _one(plans.why)
+    runs = _one(plans.runs)
+    order_events = _one(plans.order_events)
+    cancel = _one(plans.cancel)
+    rerun = _one(plans.rerun)
+    cancel_many = _one(plans.cancel_many)
+    rerun_many = _one(plans.rerun_many)
+    purge_many = _one(plans.purge_many)
+    pools = _one(plans.pools)
+    pool = _one(plans.pool)
+    patch_pool = _one(plans.patch_pool)
+    hosts = _one(plans.hosts)
+    host = _one(plans.host)
+    starts = _one(plans.starts)
+    slots = _one(plans.slots)
+    set_pool_mode = _one(plans.set_pool_mode)
+    set_host_mode = _one(plans.set_host_mode)
+    declare_dead = _one(plans.declare_dead)
+    doctor = _one(plans.doctor)
+    config = _one(plans.config)
+    keys = _one(plans.keys)
+    add_key = _one(plans.add_key)
+    remove_key = _one(plans.remove_key)
+    wait = _one(flows.wait)
+    orders = _many(flows.orders)
+    watch = _many(flows.watch)
+    events = _many(flows.events)
+    follow = _many(flows.follow)
+    logs = _many(flows.logs)

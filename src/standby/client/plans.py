@@ -1,0 +1,285 @@
+"""What can be asked of a server: each function says what is sent and how the answer is read."""
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, TypedDict, Unpack
+
+from msgspec.structs import replace
+
+from standby.client.answers import (
+    Answer,
+    Bulk,
+    Check,
+    Event,
+    Host,
+    Key,
+    Order,
+    OrderPage,
+    Pool,
+    Run,
+    Setting,
+    Slot,
+    Starts,
+    Verdicts,
+    Why,
+)
+from standby.client.errors import ConfigError
+from standby.client.talk import Call, Plan, ask, get, post, read, reply_to
+
+MODES: Final = ("pause", "resume", "drain")
+Params = list[tuple[str, str]]
+
+
+class NewOrder(TypedDict, total=False):
+    """A work order to hand in. What is left out is the pool's default or the server's; a time limit of null is none."""
+
+    command: Sequence[str] | None
+    script: str | None
+    pool: str
+    project: str
+    env: Mapping[str, str]
+    payload: Any
+    labels: Mapping[str, str]
+    priority: int
+    memory_mb: int | None
+    queue_timeout_s: float | None
+    start_timeout_s: float
+    run_timeout_s: float | None
+    stop_grace_s: float
+    retry: Mapping[str, Any]
+    not_before: str | int | None
+    dedupe_key: str | None
+    rerun_of: str | None
+
+
+class Which(TypedDict, total=False):
+    """Which orders: all that is given must match."""
+
+    state: str | Sequence[str]
+    pool: str
+    project: str
+    labels: Mapping[str, str]
+    id_prefix: str
+    ids: Sequence[str]
+
+
+class _Runs(Answer, frozen=True, kw_only=True):
+    runs: tuple[Run, ...]
+
+
+class _Events(Answer, frozen=True, kw_only=True):
+    events: tuple[Event, ...]
+    next: str | None = None
+
+
+class _Pools(Answer, frozen=True, kw_only=True):
+    pools: tuple[Pool, ...]
+
+
+class _Hosts(Answer, frozen=True, kw_only=True):
+    hosts: tuple[Host, ...]
+
+
+class _Slots(Answer, frozen=True, kw_only=True):
+    slots: tuple[Slot, ...]
+
+
+class _Checks(Answer, frozen=True, kw_only=True):
+    checks: tuple[Check, ...]
+
+
+class _Settings(Answer, frozen=True, kw_only=True):
+    settings: tuple[Setting, ...]
+
+
+class _Keys(Answer, frozen=True, kw_only=True):
+    keys: tuple[Key, ...]
+
+
+# orders
+
+
+def submit(*, idempotency_key: str | None = None, **order: Unpack[NewOrder]) -> Plan[Order]:
+    """Hand in an order; repeated under one idempotency key when the answer is lost, so that it is taken in once."""
+    reply = yield from reply_to(_once(post("work-orders", body=order), idempotency_key))
+    taken = read(Order, reply)
+    known = idempotency_key is not None and "idempotent-replayed" in reply.headers
+    return replace(taken, replayed=True) if known else taken
+
+
+def submit_many(
+    orders: Iterable[NewOrder], *, together: bool = False, idempotency_key: str | None = None
+) -> Plan[Verdicts]:
+    """Hand in up to 1,000 orders: each by itself, or all together or none."""
+    call = post("work-orders", "bulk", body={"orders": list(orders), "together": together})
+    return (yield from ask(_once(call, idempotency_key), Verdicts))
+
+
+def _once(call: Call, key: str | None) -> Call:
+    if key is not None and not (0 < len(key) <= 255 and key.isascii() and key.isprintable()):
+        raise ConfigError("the idempotency key cannot be used: write 1 to 255 ASCII characters")
+    return replace(call, headers={**call.headers, "Idempotency-Key": key or secrets.token_hex(16)}, safe=True)
+
+
+def order(order_id: str) -> Plan[Order]:
+    """One order as it is now."""
+    return ask(get("work-orders", order_id), Order)
+
+
+def orders_page(*, limit: int | None = None, cursor: str | None = None, **which: Unpack[Which]) -> Plan[OrderPage]:
+    """Some orders, newest first, and the cursor of those that follow."""
+    return ask(get("work-orders", params=_filter(which) + given(limit=limit, cursor=cursor)), OrderPage)
+
+
+def _filter(which: Which) -> Params:
+    states = which.get("state") or ()
+    names = {name: which.get(name) for name in ("pool", "project", "id_prefix")}
+    return [
+        *(("state", each) for each in ([states] if isinstance(states, str) else states)),
+        *(("label", f"{name}={value}") for name, value in (which.get("labels") or {}).items()),
+        *given(**names),
+    ]
+
+
+def given(**values: Any) -> Params:
+    """What is not null, as a query."""
+    return [(name.rstrip("_"), str(value)) for name, value in values.items() if value is not None]
+
+
+def why(order_id: str) -> Plan[Why]:
+    """Why it waits, how long that may take, and what happens next."""
+    return ask(get("work-orders", order_id, "why"), Why)
+
+
+def runs(order_id: str) -> Plan[tuple[Run, ...]]:
+    """Its runs, oldest first."""
+    return (yield from ask(get("work-orders", order_id, "runs"), _Runs)).runs
+
+
+def order_events(order_id: str) -> Plan[tuple[Event, ...]]:
+    """What happened to it, oldest first (the first thousand)."""
+    call = get("work-orders", order_id, "events", params=[("limit", "1000")])
+    return (yield from ask(call, _Events)).events
+
+
+def cancel(order_id: str, reason: str | None = None) -> Plan[Order]:
+    """Ask for its end. Safe to repeat."""
+    return ask(post("work-orders", order_id, "cancel", body=_why(reason), safe=True), Order)
+
+
+def rerun(order_id: str, reason: str | None = None) -> Plan[Order]:
+    """A new order that repeats an ended one. Never repeated by itself: each call makes one."""
+    return ask(post("work-orders", order_id, "rerun", body=_why(reason)), Order)
+
+
+def cancel_many(*, dry_run: bool = False, reason: str | None = None, **which: Unpack[Which]) -> Plan[Bulk]:
+    """Ask for the end of all unfinished orders that match, up to 1,000."""
+    return _bulk("cancel", which, reason, dry_run=dry_run)
+
+
+def rerun_many(*, dry_run: bool = False, reason: str | None = None, **which: Unpack[Which]) -> Plan[Bulk]:
+    """Repeat all ended orders that match, up to 1,000. Never repeated by itself."""
+    return _bulk("rerun", which, reason, dry_run=dry_run)
+
+
+def purge_many(*, dry_run: bool = False, reason: str | None = None, **which: Unpack[Which]) -> Plan[Bulk]:
+    """Remove all ended orders that match and all that is known of them, up to 1,000. Never repeated by itself."""
+    return _bulk("purge", which, reason, dry_run=dry_run)
+
+
+def _bulk(verb: str, which: Which, reason: str | None, *, dry_run: bool) -> Plan[Bulk]:
+    states = which.get("state")
+    only = {**which, **({"state": [states]} if isinstance(states, str) else {})}
+    body = {"filter": only, "dry_run": dry_run, "reason": reason}
+    return ask(post("work-orders", verb, body=body, safe=dry_run or verb == "cancel"), Bulk)
+
+
+def _why(reason: str | None) -> dict[str, str]:
+    return {} if reason is None else {"reason": reason}
+
+
+# places
+
+
+def pools() -> Plan[tuple[Pool, ...]]:
+    """All pools."""
+    return (yield from ask(get("pools"), _Pools)).pools
+
+
+def pool(name: str) -> Plan[Pool]:
+    """One pool, with what was changed by hand."""
+    return ask(get("pools", name), Pool)
+
+
+def patch_pool(
+    name: str,
+    set: Mapping[str, Any] | None = None,  # noqa: A002 (as it is sent)
+    unset: Iterable[str] = (),
+    reason: str | None = None,
+) -> Plan[Pool]:
+    """Change settings of a pool; they win over its configuration until they are unset."""
+    body = {"set": dict(set or {}), "unset": list(unset), "reason": reason}
+    return ask(post("pools", name, body=body, method="PATCH"), Pool)
+
+
+def hosts() -> Plan[tuple[Host, ...]]:
+    """All hosts."""
+    return (yield from ask(get("hosts"), _Hosts)).hosts
+
+
+def host(name: str) -> Plan[Host]:
+    """One host, with its last reading and its slots."""
+    return ask(get("hosts", name), Host)
+
+
+def starts(host: str) -> Plan[Starts]:
+    """The starts on a host that are under way, and those that wait."""
+    return ask(get("hosts", host, "starts"), Starts)
+
+
+def slots(*, pool: str | None = None, host: str | None = None) -> Plan[tuple[Slot, ...]]:
+    """All slots, or those of a pool or a host."""
+    return (yield from ask(get("slots", params=given(pool=pool, host=host)), _Slots)).slots
+
+
+def set_pool_mode(name: str, verb: str, reason: str | None = None) -> Plan[Pool]:
+    """pause, resume or drain a pool."""
+    return ask(post("pools", name, verb, body=_why(reason)), Pool)
+
+
+def set_host_mode(name: str, verb: str, reason: str | None = None) -> Plan[Host]:
+    """pause, resume or drain a host."""
+    return ask(post("hosts", name, verb, body=_why(reason)), Host)
+
+
+def declare_dead(host: str, reason: str) -> Plan[Host]:
+    """An operator's word that nothing commanded on the host so far is alive."""
+    return ask(post("hosts", host, "declare-dead", body={"reason": reason, "confirm": host}), Host)
+
+
+# the server
+
+
+def doctor() -> Plan[tuple[Check, ...]]:
+    """What the server finds when it looks at itself."""
+    return (yield from ask(get("doctor"), _Checks)).checks
+
+
+def config() -> Plan[tuple[Setting, ...]]:
+    """Every setting of the server, and where its value comes from."""
+    return (yield from ask(get("config"), _Settings)).settings
+
+
+def keys() -> Plan[tuple[Key, ...]]:
+    """All API keys by their names."""
+    return (yield from ask(get("keys"), _Keys)).keys
+
+
+def add_key(name: str) -> Plan[Key]:
+    """A new API key; it is in this answer and nowhere else."""
+    return ask(post("keys", body={"name": name}), Key)
+
+
+def remove_key(name: str) -> Plan[Key]:
+    """Take a key away: whoever has it is no longer let in."""
+    return ask(post("keys", name, method="DELETE"), Key)

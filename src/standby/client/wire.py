@@ -1,0 +1,43 @@
+"""What both clients share of HTTP: how they are set up, how a call becomes a request and a response a reply."""
+
+from typing import Any, Final
+
+import httpx2
+
+from standby.client.address import Address, is_local
+from standby.client.talk import Away, Call, Reply
+
+TIMEOUT: Final = httpx2.Timeout(30.0, connect=5.0)
+STREAM_TIMEOUT: Final = httpx2.Timeout(60.0, connect=5.0)
+"""A stream says something every 15 s at least."""
+
+
+def options(address: Address) -> dict[str, Any]:
+    """How an HTTP client is made for a server."""
+    return {
+        "base_url": f"{address.url}/api/v1",
+        "headers": {"Authorization": f"Bearer {address.key}"} if address.key else {},
+        "trust_env": not is_local(address.url),
+    }
+
+
+def request(http: httpx2.Client | httpx2.AsyncClient, call: Call) -> httpx2.Request:
+    """A call as a request."""
+    return http.build_request(
+        call.method,
+        call.path,
+        params=list(call.params),
+        content=call.body,
+        headers=dict(call.headers),
+        timeout=STREAM_TIMEOUT if call.stream else TIMEOUT,
+    )
+
+
+def reply(response: httpx2.Response, body: bytes = b"") -> Reply:
+    """A response as a reply."""
+    return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
+
+
+def away(url: str, error: Exception, *, known: bool) -> Away:
+    """A server that did not answer, in words."""
+    return Away(f"the server at {url} does not answer ({type(error).__name__}); is it running?", known)

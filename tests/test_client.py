@@ -1,0 +1,332 @@
+"""What the client sends, reads, repeats and gives up, against a server that is played."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from standby import AsyncClient, Client, ServerRefused, ServerUnreachable
+from standby.api import views
+from standby.client import flows, plans
+from standby.client.answers import LogEnd
+from standby.core.model import Spec
+from tests import make
+
+pytestmark = pytest.mark.anyio
+URL = "http://127.0.0.1:1"
+
+
+class Played:
+    """A server that gives the answers it is told, in turn, and keeps the requests; an exception is raised."""
+
+    def __init__(self, *answers: "httpx2.Response | Streamed | Exception") -> None:
+        self.left, self.asked = list(answers), list[httpx2.Request]()
+
+    def __call__(self, request: httpx2.Request) -> httpx2.Response:
+        self.asked.append(request)
+        answer = self.left.pop(0) if len(self.left) > 1 else self.left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        if isinstance(answer, Streamed):
+            return httpx2.Response(200, stream=answer)
+        return httpx2.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+    def client(self) -> Client:
+        return Client(URL, "sb_key", transport=httpx2.MockTransport(self))
+
+    def later(self) -> AsyncClient:
+        return AsyncClient(URL, "sb_key", transport=httpx2.MockTransport(self))
+
+    @property
+    def paths(self) -> list[str]:
+        return [f"{each.method} {each.url.raw_path.decode()}" for each in self.asked]
+
+
+def order_view(**fields: Any) -> dict[str, Any]:
+    """An order as the API shows it."""
+    view = views.order_view(make.order(), Spec(order_id="x", command=("true",)))
+    return {**json.loads(msgspec.json.encode(view)), **fields}
+
+
+def ok(body: Any, status: int = 200, **headers: str) -> httpx2.Response:
+    return httpx2.Response(status, json=body, headers={name.replace("_", "-"): text for name, text in headers.items()})
+
+
+def no(status: int, code: str = "no", **headers: str) -> httpx2.Response:
+    return ok({"code": code, "detail": "it is so", "what_to_do": "do this"}, status, **headers)
+
+
+@pytest.fixture
+def naps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """How long the client slept; it takes no time."""
+    slept: list[float] = []
+
+    async def nap(seconds: float) -> None:
+        slept.append(seconds)
+
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(asyncio, "sleep", nap)
+    return slept
+
+
+LOST = httpx2.ReadError("lost")
+
+
+def test_both_clients_have_the_same_methods_with_the_same_words() -> None:
+    def methods(kind: type) -> dict[str, str | None]:
+        own = {name: value for name, value in vars(kind).items() if not name.startswith("_") and callable(value)}
+        return {name: value.__doc__ for name, value in own.items()}
+
+    assert methods(Client) == methods(AsyncClient)
+    assert all(methods(Client).values())
+    planned = {name for part in (plans, flows) for name, value in vars(part).items() if _is_plan(part, value)}
+    assert planned - {"given"} <= set(methods(Client))
+
+
+def _is_plan(part: Any, value: Any) -> bool:
+    public = (
+        callable(value) and getattr(value, "__module__", "") == part.__name__ and not value.__name__.startswith("_")
+    )
+    return public and not isinstance(value, type)
+
+
+async def test_an_order_is_read_with_its_types_and_what_is_new_is_ignored() -> None:
+    view = order_view(state="completed", payload={"big": 2**70}, from_the_future=1)
+    server = Played(ok(view))
+    with server.client() as client:
+        order = client.order("a/../b")
+    async with server.later() as later:
+        assert await later.order("a/../b") == order
+    assert order.ended
+    assert (order.payload, order.submitted_at.utcoffset(), order.command) == ({"big": 2**70}, timedelta(0), ("true",))
+    assert server.paths == ["GET /api/v1/work-orders/a%2F%2E%2E%2Fb"] * 2
+    assert {each.headers["authorization"] for each in server.asked} == {"Bearer sb_key"}
+
+
+async def test_a_submit_is_repeated_under_one_key_until_it_is_answered(naps: list[float]) -> None:
+    answers = LOST, no(503, retry_after="2"), ok(order_view(), 201)
+    now, later = Played(*answers), Played(*answers)
+    with now.client() as client:
+        assert client.submit(command=["true"], env={"A": "1"}, queue_timeout_s=None).id
+    async with later.later() as other:
+        assert (await other.submit(command=["true"])).id
+    for server in (now, later):
+        keys = {each.headers["idempotency-key"] for each in server.asked}
+        assert (len(server.asked), len(keys)) == (3, 1)
+    assert json.loads(now.asked[0].content) == {"command": ["true"], "env": {"A": "1"}, "queue_timeout_s": None}
+    assert naps == [0.1, 2.0, 0.1, 2.0]
+
+
+def test_a_replay_is_told_from_a_first_answer_only_for_a_key_of_ones_own() -> None:
+    server = Played(ok(order_view(), 201, idempotent_replayed="true"))
+    with server.client() as client:
+        assert client.submit(command=["true"], idempotency_key="mine").replayed
+        assert not client.submit(command=["true"]).replayed
+
+
+@pytest.mark.parametrize(
+    ("ask", "tries"),
+    [
+        (lambda client: client.order("x"), 4),
+        (lambda client: client.cancel("x"), 4),
+        (lambda client: client.cancel_many(pool="p"), 4),
+        (lambda client: client.submit_many([{"command": ["true"]}]), 4),
+        (lambda client: client.purge_many(pool="p", dry_run=True), 4),
+        (lambda client: client.rerun("x"), 1),
+        (lambda client: client.rerun_many(pool="p"), 1),
+        (lambda client: client.purge_many(pool="p"), 1),
+        (lambda client: client.patch_pool("p", {"slots_max": 1}), 1),
+        (lambda client: client.add_key("k"), 1),
+    ],
+)
+def test_only_what_is_safe_is_repeated_and_not_for_ever(
+    naps: list[float], ask: Callable[[Client], Any], tries: int
+) -> None:
+    for answer, error in ((LOST, ServerUnreachable), (no(503), ServerRefused)):
+        server = Played(answer)
+        with server.client() as client, pytest.raises(error):
+            ask(client)
+        assert len(server.asked) == tries
+
+
+def test_a_refusal_is_not_repeated_and_says_what_to_do(naps: list[float]) -> None:
+    server = Played(no(404, "no_such_work_order"))
+    with server.client() as client, pytest.raises(ServerRefused, match="it is so; do this") as refused:
+        client.order("x")
+    assert (refused.value.status, refused.value.code, len(server.asked), naps) == (404, "no_such_work_order", 1, [])
+
+
+def test_a_server_that_asks_for_a_long_pause_is_not_waited_for(naps: list[float]) -> None:
+    with Played(no(503, retry_after="3600")).client() as client, pytest.raises(ServerRefused):
+        client.order("x")
+    assert naps == []
+
+
+def test_what_is_no_answer_of_a_standby_server_is_said_so() -> None:
+    with Played(httpx2.Response(200, text="<html>")).client() as client, pytest.raises(ServerRefused, match="Standby"):
+        client.order("x")
+
+
+async def test_orders_are_read_page_by_page_with_every_filter() -> None:
+    pages = [{"orders": [order_view(id=str(n))], "next": "c" if n < 2 else None} for n in range(3)]
+    now, later = (Played(*(ok(page) for page in pages)) for _ in range(2))
+    which: plans.Which = {"state": ["failed", "cancelled"], "pool": "p", "labels": {"a": "1", "b": "x=y"}}
+    with now.client() as client:
+        assert [order.id for order in client.orders(**which)] == ["0", "1", "2"]
+    async with later.later() as other:
+        assert [order.id async for order in other.orders(**which)] == ["0", "1", "2"]
+    query = now.asked[0].url.params.multi_items()
+    assert sorted(query) == [
+        *(("label", "a=1"), ("label", "b=x=y"), ("limit", "200"), ("pool", "p")),
+        *(("state", "cancelled"), ("state", "failed")),
+    ]
+    assert now.asked[1].url.params["cursor"] == "c"
+
+
+def test_no_more_orders_are_read_than_asked_for() -> None:
+    server = Played(ok({"orders": [order_view()], "next": "c"}))
+    with server.client() as client:
+        assert len(list(client.orders(limit=2))) == 2
+    assert [each.url.params["limit"] for each in server.asked] == ["2", "1"]
+
+
+async def test_a_wait_ends_with_the_order_or_with_its_time(naps: list[float]) -> None:
+    answers = [ok(order_view(state=state)) for state in ("pending", "running", "completed")]
+    with Played(*answers).client() as client:
+        assert client.wait("x").state == "completed"
+    async with Played(*answers).later() as later:
+        assert (await later.wait("x")).state == "completed"
+    with Played(answers[0]).client() as client, pytest.raises(TimeoutError, match="order x is still pending after 0 s"):
+        client.wait("x", timeout=0)
+
+
+def test_a_server_that_was_there_is_waited_for_and_one_that_never_was_is_not(naps: list[float]) -> None:
+    back = Played(ok(order_view(state="running")), LOST, no(503), ok(order_view(state="failed")))
+    with back.client() as client:
+        assert client.wait("x").state == "failed"
+    with Played(LOST).client() as client, pytest.raises(ServerUnreachable):
+        client.wait("x")
+
+
+def test_a_server_that_stays_away_is_given_up(naps: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10_000, 10))
+    monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))
+    with Played(ok(order_view(state="running")), LOST).client() as client, pytest.raises(ServerUnreachable):
+        client.wait("x")
+
+
+class Streamed(httpx2.SyncByteStream, httpx2.AsyncByteStream):
+    """Pieces of a body; the connection breaks after the last one if it is told so."""
+
+    def __init__(self, *pieces: str, breaks: bool = False) -> None:
+        self.pieces, self.breaks, self.closed = pieces, breaks, False
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from (piece.encode() for piece in self.pieces)
+        if self.breaks:
+            raise LOST
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
+
+    def close(self) -> None:
+        self.closed = True
+
+    async def aclose(self) -> None:
+        self.closed = True
+
+
+def event(seq: int) -> str:
+    view = {"seq": seq, "at": "2030-01-01T00:00:00Z", "kind": "order.ready", "subject": "x", "from": "preparing"}
+    data = json.dumps({**view, "to": "running", "trigger": "look", "actor": "a", "data": {}})
+    return f"id: i.{seq}.m{seq}\nevent: order.ready\ndata: {data}\n\n"
+
+
+async def test_events_are_followed_over_a_broken_connection_without_a_gap(naps: list[float]) -> None:
+    hello = "retry: 1000\nid: i.0.m0\nevent: hello\ndata: {}\n\n"
+    streams = [
+        Streamed(hello, event(1)[:30], event(1)[30:] + event(2) + event(3)[:40], breaks=True),
+        Streamed(": still here\n\n", event(3)),
+    ]
+
+    def server() -> Played:
+        return Played(streams[0], no(503), streams[1])
+
+    now, later = server(), server()
+    with now.client() as client:
+        followed = client.events(follow=True, kind="order.ready")
+        found = [next(followed) for _ in range(3)]
+    async with later.later() as other:
+        also = []
+        async for each in other.events(follow=True, kind="order.ready"):
+            also.append(each)
+            if len(also) == 3:
+                break
+    assert found == also
+    assert [(each.seq, each.cursor, each.from_state) for each in found][2] == (3, "i.3.m3", "preparing")
+    assert "after" not in now.asked[0].url.params
+    assert [each.url.params["after"] for each in now.asked[1:]] == ["i.2.m2"] * 2
+    assert {each.url.params["kind"] for each in now.asked} == {"order.ready"}
+
+
+def test_a_place_that_is_gone_ends_the_events_with_what_to_do() -> None:
+    with Played(no(410, "pruned")).client() as client, pytest.raises(ServerRefused, match="do this") as refused:
+        next(client.events(follow=True, after="i.1.m"))
+    assert refused.value.code == "pruned"
+
+
+def test_events_are_read_page_by_page_to_the_end() -> None:
+    views = [json.loads(event(seq).split("data: ")[1]) for seq in (1, 2, 3)]
+    pages = [ok({"events": views[:2], "next": "i.2.m"}), ok({"events": views[2:], "next": "i.3.m"})]
+    server = Played(*pages, ok({"events": [], "next": "i.3.m"}))
+    with server.client() as client:
+        assert [each.cursor for each in client.events()] == ["1", "i.2.m", "i.3.m"]
+    assert [each.url.params["after"] for each in server.asked] == ["0", "i.2.m", "i.3.m"]
+
+
+def log(**record: Any) -> str:
+    return json.dumps({"run": 1, "at": "2030-01-01T00:00:00Z", "stream": "stdout", **record}) + "\n"
+
+
+def test_output_is_followed_over_a_broken_connection_and_says_what_is_gone(naps: list[float]) -> None:
+    first = Streamed('{"dropped": 5, "run": 1}\n', log(line=5, text="a"), "\n", breaks=True)
+    second = Streamed(log(line=6, text="b"), '{"end": true, "closed": false, "run": 1, "next": 7}\n')
+    server = Played(first, second)
+    with server.client() as client:
+        *lines, end = client.follow("x", 1)
+    assert [(each.text, each.dropped) for each in lines if not isinstance(each, LogEnd)] == [("a", 5), ("b", 0)]
+    assert end == LogEnd(run=1, closed=False)
+    assert [each.url.params["from"] for each in server.asked] == ["0", "6"]
+    assert first.closed and second.closed
+
+
+def test_who_leaves_a_stream_closes_it() -> None:
+    stream = Streamed(log(line=0, text="a"), log(line=1, text="b"))
+    with Played(stream).client() as client:
+        lines = client.logs("x", run=1, follow=True)
+        assert next(lines).text == "a"
+        lines.close()  # type: ignore[attr-defined]
+    assert stream.closed
+
+
+def test_importing_standby_is_light_and_the_client_brings_no_server() -> None:
+    def loaded(statement: str) -> set[str]:
+        code = f"import sys; {statement}; print(*sys.modules)"
+        return set(
+            subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+        )
+
+    assert not {"httpx2", "msgspec", "asyncio"} & loaded("import standby")
+    client = loaded("from standby import Client")
+    assert not {"asyncio", "pydantic", "rich", "cyclopts", "fastapi"} & client
+    ours = {name.split(".")[1] for name in client if name.startswith("standby.")}
+    assert ours == {"client", "core"}
