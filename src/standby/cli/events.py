@@ -12,7 +12,7 @@ from standby.client import Client
 def events(
     *,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=(), show_default=False)] = False,
-    kind: str | None = None,
+    kind: Annotated[list[str] | None, Parameter(negative=())] = None,
     subject: str | None = None,
     after: str | None = None,
     server: ServerNeed = None,
@@ -24,7 +24,7 @@ def events(
     follow
         Stay, and print what comes; with --after also what came since then.
     kind
-        Only this kind, like order.failed.
+        Only this kind, like order.failed (may be repeated).
     subject
         Only about this order, slot, pool, host or project.
     after

@@ -107,9 +107,9 @@ class Run(Answer, frozen=True, kw_only=True):
     id: str
     number: int
     state: str
-    slot: str
+    slot: str | None = None
     handle: str | None = None
-    commanded_at: datetime
+    commanded_at: datetime | None = None
     ready_at: datetime | None = None
     stop_asked_at: datetime | None = None
     ended_at: datetime | None = None

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, TypeVar, Unpack
 
 import msgspec
@@ -30,6 +30,7 @@ PAGE: Final = 200
 PAGE_EVENTS: Final = 1_000
 PAGE_LINES: Final = 10_000
 
+Kinds = str | Sequence[str] | None
 T = TypeVar("T")
 
 
@@ -74,7 +75,7 @@ def wait(order_id: str, timeout: float | None = None) -> Plan[Order]:
 
 
 def events(
-    *, follow: bool = False, after: str | int | None = None, kind: str | None = None, subject: str | None = None
+    *, follow: bool = False, after: str | int | None = None, kind: Kinds = None, subject: str | None = None
 ) -> Flow[Event]:
     """What happened after a place (an event's `cursor`), oldest first. With `follow` also what comes, taken up again
     where a connection broke off; without `after` that is from now on, else from the oldest one that is kept."""
@@ -83,10 +84,10 @@ def events(
     return _event_pages(after, kind, subject)
 
 
-def _event_pages(after: str | int | None, kind: str | None, subject: str | None) -> Flow[Event]:
+def _event_pages(after: str | int | None, kind: Kinds, subject: str | None) -> Flow[Event]:
     place = str(after or 0)
     while True:
-        params = given(after=place, kind=kind, subject=subject, limit=PAGE_EVENTS)
+        params = [*_kinds(kind), *given(after=place, subject=subject, limit=PAGE_EVENTS)]
         page = yield from ask(get("events", params=params), _Events)
         for event in page.events:
             last = event is page.events[-1] and page.next
@@ -96,10 +97,10 @@ def _event_pages(after: str | int | None, kind: str | None, subject: str | None)
         place = page.next
 
 
-def _followed_events(after: str | int | None, kind: str | None, subject: str | None) -> Flow[Event]:
+def _followed_events(after: str | int | None, kind: Kinds, subject: str | None) -> Flow[Event]:
     place, patience = None if after is None else str(after), Patience()
     while True:
-        call = get("events", "stream", params=given(after=place, kind=kind, subject=subject), stream=True)
+        call = get("events", "stream", params=[*_kinds(kind), *given(after=place)], stream=True)
         if (yield from opened(call, patience)):
             record: dict[str, str] = {}
             while isinstance(line := (yield Read()), str):
@@ -109,9 +110,15 @@ def _followed_events(after: str | int | None, kind: str | None, subject: str | N
                     continue
                 place = record.get("id", place)
                 if record.get("event", "hello") != "hello":
-                    yield Item(replace(msgspec.json.decode(record["data"], type=Event), cursor=place or ""))
+                    event = msgspec.json.decode(record["data"], type=Event)
+                    if subject in (None, event.subject):
+                        yield Item(replace(event, cursor=place or ""))
                 record = {}
         yield Pause(WAIT_MOST_S)
+
+
+def _kinds(kind: Kinds) -> list[tuple[str, str]]:
+    return [("kind", each) for each in ([kind] if isinstance(kind, str) else kind or ())]
 
 
 def follow(order_id: str, run: int, start: int = 0) -> Flow[LogLine | LogEnd]:
