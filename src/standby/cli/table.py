@@ -70,7 +70,7 @@ def _print_line(console: Console, cells: Sequence[tuple[Text, int]]) -> None:
 
 def _print_below(console: Console, cells: Mapping[str, Text]) -> None:
     """What has no place in the line: short facts side by side, each description on a line of its own."""
-    facts = [Text(f"{name.lower()} ", style="dim") + cell for name, cell in cells.items() if name not in SHRINKING]
+    facts = [Text.assemble((f"{name.lower()} ", "dim"), cell) for name, cell in cells.items() if name not in SHRINKING]
     for text in [*([Text(", ").join(facts)] if facts else []), *(cells[name] for name in cells if name in SHRINKING)]:
         _print_line(console, [(Text("  ") + text, console.width)])
 
