@@ -90,7 +90,9 @@ def check(config: ConfigFile = None, *, json: Json = False) -> int:
     if json:
         print_json({**view, "hosts": sorted(found.hosts), "pools": pools, "projects": sorted(found.projects)})
         return OK
-    print_facts({**view, "pools": ", ".join(f"{pool} on {host}" for pool, host in pools.items())})
+    print_facts(
+        {**view, "auth": _written(found.auth), "pools": ", ".join(f"{pool} on {host}" for pool, host in pools.items())}
+    )
     say("the configuration can be used")
     return OK
 
@@ -143,7 +145,7 @@ def show(
 def _written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(each) for each in value) or "(nothing)"
-    return {None: "none", True: "true", False: "false"}.get(value, value) if not isinstance(value, dict) else str(value)
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def version(*, json: Json = False) -> int:

@@ -6,7 +6,7 @@ from cyclopts import Parameter
 
 from standby.cli.orders import event_line
 from standby.cli.talk import OK, Server, ServerNeed, print_json, say
-from standby.client import Client
+from standby.client import Client, ServerUnreachable
 
 
 def events(
@@ -41,7 +41,13 @@ def events(
 
     try:
         asked.ask(read)
-    finally:
-        if last:
-            say(f"go on with: --after {last}")
+    except (KeyboardInterrupt, ServerUnreachable):
+        _go_on(last)
+        raise
+    _go_on(last)
     return OK
+
+
+def _go_on(last: str) -> None:
+    if last:
+        say(f"go on with: --after {last}")
