@@ -1,6 +1,7 @@
 """What is done to orders by their ids or by a filter: cancel, rerun, purge; and handing in many from a file."""
 
 import json as text_json
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, pair, print_json, say
-from standby.client import Client
+from standby.client import Client, ServerRefused
 from standby.client.answers import Bulk, Verdict
 from standby.client.plans import NewOrder, Which
 
@@ -164,15 +165,21 @@ def submit(
         raise Unusable(f"--together: at most {BATCH_MOST} orders and {BATCH_BYTES} bytes can be taken in together")
 
     def hand_in(client: Client) -> int:
-        refused = first = 0
+        lost = first = 0
         for number, batch in enumerate(batches):
             key = idempotency_key if idempotency_key is None or len(batches) == 1 else f"{idempotency_key}-{number}"
-            found = client.submit_many(batch, together=together, idempotency_key=key)
+            try:
+                found = client.submit_many(batch, together=together, idempotency_key=key)
+            except ServerRefused as refused:
+                for error in refused.problem.get("errors", []):
+                    if index := re.fullmatch(r"orders\.([0-9]+)", str(error.get("field"))):
+                        say(f"line {orders[first + int(index[1])][0]}: {error.get('message')}")
+                raise
             for verdict in found.verdicts:
                 _told_verdict(verdict, orders[first + verdict.index][0], asked)
-            first, refused = first + len(batch), refused + found.refused
-        say(f"{len(orders) - refused} of {len(orders)} orders taken in")
-        return REFUSED if refused else OK
+            first, lost = first + len(batch), lost + found.refused
+        say(f"{len(orders) - lost} of {len(orders)} orders taken in")
+        return REFUSED if lost else OK
 
     return asked.ask(hand_in)
 
