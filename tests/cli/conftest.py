@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +30,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
 @pytest.fixture
 def standby(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Standby:
     """Run a command line away from any server."""
-    for name in ("STANDBY_URL", "STANDBY_KEY", "STANDBY_CONFIG", "STANDBY_STATE_DIR", "DATABASE_URL"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if name.startswith("STANDBY_") or name == "DATABASE_URL"]:
+        if not name.startswith("STANDBY_TEST_"):
+            monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
 
     def say(*words: str) -> Said:

@@ -172,5 +172,5 @@ def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None, o
         path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
     except ShellDetectionError:
         raise Unusable("which shell this is cannot be seen; say it with --shell bash, zsh or fish") from None
-    say(f"{path} is written; begin a new shell to use it")
+    say(f"{path} is written; {'begin a new shell' if output is None else 'source it'} to use it")
     return OK

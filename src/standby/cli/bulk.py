@@ -141,7 +141,7 @@ def _told(verb: str, done: Bulk, asked: Server, *, dry_run: bool) -> int:
 
 def submit(
     *,
-    file: str,
+    file: Annotated[str, Parameter(allow_leading_hyphen=True)],
     together: Annotated[bool, Flag] = False,
     idempotency_key: str | None = None,
     server: ServerNeed = None,

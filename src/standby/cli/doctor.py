@@ -3,6 +3,7 @@
 import asyncio
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,20 +62,20 @@ def _check(name: str, ok: bool | None, says: str, do: str | None = None) -> Chec
 
 
 def _state_dir(path: Path) -> Check:
+    name = "state directory"
+    try:
+        # Tried, not asked: root is told it may write where nobody can.
+        with tempfile.TemporaryFile(dir=_nearest(path)):
+            usable = path.is_dir() or not path.exists()
+    except OSError:
+        usable = False
+    if not usable:
+        return _check(name, False, f"{path} cannot be written", "run as its owner, or set state_dir to another place")
     if not path.exists():
-        above = _nearest(path)
-        if os.access(above, os.W_OK | os.X_OK):
-            return _check("state directory", True, f"{path} is not there yet: `standby serve` makes it")
-        return _check(
-            "state directory", False, f"{path} cannot be made in {above}", "set state_dir to a place of your own"
-        )
-    if not path.is_dir() or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        return _check(
-            "state directory", False, f"{path} cannot be written", "run as its owner, or set another state_dir"
-        )
+        return _check(name, True, f"{path} is not there yet: `standby serve` makes it")
     if path.stat().st_mode & 0o077:
-        return _check("state directory", None, f"{path} is open to others", f"chmod 700 {path}")
-    return _check("state directory", True, f"{path} can be written")
+        return _check(name, None, f"{path} is open to others", f"chmod 700 {path}")
+    return _check(name, True, f"{path} can be written")
 
 
 def _nearest(path: Path) -> Path:
