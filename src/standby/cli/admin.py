@@ -1,14 +1,13 @@
-"""`standby db ...`, `standby config ...`, `standby version`: what needs no server."""
+"""`standby db ...`, `standby config ...`: what needs no server."""
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from standby import __version__
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import FAILED, OK, Json, Server, ServerNeed, Unusable, print_json, private_files, say
+from standby.cli.talk import FAILED, OK, Json, Server, ServerNeed, print_json, private_files, say
 from standby.client import ServerUnreachable
 from standby.config import load_config, settings
 from standby.store.store import SQLITE, schema_status
@@ -146,31 +145,3 @@ def _written(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(each) for each in value) or "(nothing)"
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def version(*, json: Json = False) -> int:
-    """Print the version."""
-    print_json({"version": __version__}) if json else print(__version__)
-    return OK
-
-
-def install_completion(*, shell: Literal["bash", "zsh", "fish"] | None = None, output: Path | None = None) -> int:
-    """Let the shell complete commands and options: writes a script where the shell looks for it.
-
-    Parameters
-    ----------
-    shell
-        Which shell; the present one unless said.
-    output
-        Write the script to this file, and touch nothing else.
-    """
-    from cyclopts.completion.detect import ShellDetectionError
-
-    from standby.cli.main import app
-
-    try:
-        path = app.install_completion(shell=shell, output=output, add_to_startup=output is None)
-    except ShellDetectionError:
-        raise Unusable("which shell this is cannot be seen; say it with --shell bash, zsh or fish") from None
-    say(f"{path} is written; {'begin a new shell' if output is None else 'source it'} to use it")
-    return OK

@@ -41,8 +41,8 @@ COMMANDS: Final = {
     "doctor": ("doctor:doctor", "Look for what is wrong, here and at the server."),
     "config": ("admin:config", "Show or check the configuration."),
     "db": ("admin:db", "Look at or migrate the database."),
-    "version": ("admin:version", "Say which version this is."),
-    "--install-completion": ("admin:install_completion", "Let the shell complete commands (bash, zsh, fish)."),
+    "version": ("about:version", "Say which version this is."),
+    "--install-completion": ("about:install_completion", "Let the shell complete commands (bash, zsh, fish)."),
 }
 # by name: what one command needs is not loaded for another
 for _name, (_place, _help) in COMMANDS.items():
