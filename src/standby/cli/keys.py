@@ -19,9 +19,14 @@ def list_keys(*, server: ServerNeed = None) -> int:
     asked = server or Server()
     found = asked.ask(lambda client: client.keys())
     if asked.json:
-        print_json({"keys": [{"name": key.name, "created_at": key.created_at} for key in found]})
+        print_json({"keys": [{each: getattr(key, each) for each in ("name", "created_at", "last4")} for key in found]})
     else:
-        print_table(found, {"KEY": lambda key: key.name, "MADE": lambda key: f"{ago(key.created_at)} ago"})
+        columns = {
+            "KEY": lambda key: key.name,
+            "MADE": lambda key: f"{ago(key.created_at)} ago",
+            "ENDS IN": lambda key: key.last4,
+        }
+        print_table(found, columns)
     return OK
 
 

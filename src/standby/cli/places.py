@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, pair, print_json, say, shown
-from standby.client.answers import Host
+from standby.client.answers import Host, Pool
 
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
 HostName = Annotated[str, Parameter(help="Name of the host.")]
@@ -58,16 +58,18 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "slots": _words(pool.slots),
             "slots_max": pool.slots_max,
             **{key: "none" if value is None else value for key, value in settings.items()},
-            "set by hand": _overrides(pool.overrides),
+            "set by hand": _overrides(pool),
         }
     )
     return OK
 
 
-def _overrides(overrides: Any) -> str | None:
-    if not overrides:
-        return None
-    return json.dumps(overrides) if not isinstance(overrides, Mapping) else ", ".join(sorted(overrides))
+def _overrides(pool: Pool) -> str | None:
+    words = []
+    for key, each in sorted(pool.overrides.items()):
+        why = f": {each.reason}" if each.reason else ""
+        words.append(f"{key} = {json.dumps(each.value)} by {each.actor}, {ago(each.at)} ago{why}")
+    return "\n".join(words) or None
 
 
 @pools.command(name="set")

@@ -200,6 +200,15 @@ class Bulk(Answer, frozen=True, kw_only=True):
     orders: tuple[Touched, ...] = ()
 
 
+class Override(Answer, frozen=True, kw_only=True):
+    """What somebody set over a pool's configuration."""
+
+    value: Any
+    actor: str
+    at: datetime
+    reason: str | None = None
+
+
 class Pool(Answer, frozen=True, kw_only=True):
     """A pool, its unfinished orders by state and its slots by word."""
 
@@ -217,7 +226,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     blocked_since: datetime | None = None
     blocked_s: float
     settings: Mapping[str, Any]
-    overrides: Any = None
+    overrides: Mapping[str, Override] = {}
 
 
 class Lease(Answer, frozen=True, kw_only=True):
@@ -322,4 +331,5 @@ class Key(Answer, frozen=True, kw_only=True):
 
     name: str
     created_at: datetime
+    last4: str | None = None
     key: str | None = None

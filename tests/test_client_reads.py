@@ -1,0 +1,88 @@
+"""The client against the API itself: every answer can be read, and no field of it is lost."""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import httpx2
+import msgspec
+import pytest
+
+from standby import AsyncClient, ServerRefused
+from standby.client import answers
+from standby.core.model import OrderState
+from tests.api.house import TOKEN, House, house
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def home(tmp_path: Path) -> AsyncIterator[House]:
+    async with house(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(home: House) -> AsyncIterator[AsyncClient]:
+    transport = httpx2.ASGITransport(app=home.app)
+    async with AsyncClient("http://127.0.0.1:8377", TOKEN, transport=transport) as made:
+        yield made
+
+
+def lost(view: Any, kind: Any) -> set[str]:
+    """Fields of an answer that have no place in the client's type."""
+    if isinstance(view, list):
+        (inner, *_) = [each for each in get_args(kind) if each not in (..., type(None))] or [kind]
+        return set().union(*(lost(each, inner) for each in view))
+    kinds = [each for each in (kind, *get_args(kind)) if isinstance(each, type) and issubclass(each, msgspec.Struct)]
+    if not isinstance(view, Mapping) or not kinds:
+        return set()
+    known = {field.encode_name: field.type for field in msgspec.structs.fields(kinds[0])}
+    gone = {f"{kinds[0].__name__}.{name}" for name in view if name not in known}
+    return gone.union(*(lost(value, known[name]) for name, value in view.items() if name in known))
+
+
+ANSWERS = {
+    "/work-orders": answers.OrderPage,
+    "/work-orders/{order}": answers.Order,
+    "/pools/default": answers.Pool,
+    "/hosts/local": answers.Host,
+}
+
+
+@pytest.mark.parametrize("path", ANSWERS)
+async def test_no_field_of_an_answer_is_lost(home: House, path: str) -> None:
+    order = await home.submit()
+    await home.walk(order["id"], OrderState.RUNNING)
+    view = (await home.get(path.format(order=order["id"]))).json()
+    assert lost(view, ANSWERS[path]) == set()
+
+
+async def test_what_is_handed_in_can_be_read_followed_and_cancelled(home: House, client: AsyncClient) -> None:
+    order = await client.submit(command=["true"], labels={"a": "1"}, payload={"big": 2**70}, run_timeout_s=None)
+    assert (order.state, order.payload, order.run_timeout_s) == ("pending", {"big": 2**70}, None)
+    again = [await client.submit(command=["true"], idempotency_key="k") for _ in range(2)]
+    assert (again[0].id, again[0].replayed, again[1].replayed) == (again[1].id, False, True)
+    assert [each.id async for each in client.orders(pool="default")] == [again[0].id, order.id]
+    await home.walk(order.id, OrderState.RUNNING)
+    assert [run.number for run in await client.runs(order.id)] == [1]
+    assert (await client.cancel(order.id, "enough")).state == "stopping"
+    kinds = [event.kind async for event in client.events() if event.subject == order.id]
+    assert kinds == [event.kind for event in await client.order_events(order.id)]
+    assert kinds[-1] == "order.stopping"
+
+
+async def test_places_are_read_and_their_mode_is_set(home: House, client: AsyncClient) -> None:
+    assert (await client.set_pool_mode("default", "pause", "lunch")).mode_reason == "lunch"
+    assert [(pool.name, pool.mode) for pool in await client.pools()] == [("default", "paused")]
+    assert (await client.set_host_mode("local", "drain")).mode == "draining"
+    assert [host.name for host in await client.hosts()] == ["local"]
+    assert await client.slots(host="local") == ()
+
+
+async def test_what_is_refused_has_its_name(client: AsyncClient) -> None:
+    with pytest.raises(ServerRefused) as refused:
+        await client.order("nobody")
+    assert (refused.value.status, refused.value.code) == (404, "no_such_work_order")
+    with pytest.raises(ServerRefused, match="field"):
+        await client.submit(command=["true"], nonsense=1)  # type: ignore[call-arg]
