@@ -35,10 +35,16 @@ def doctor(*, config: ConfigFile = None, server: ServerNeed = None) -> int:
     if asked.json:
         print_json({"ok": not bad, "here": here, "server": there})
         return FAILED if bad else OK
-    for check in [*here, *there]:
-        hint = [("", f"-> {check.do}")] if check.do else []
-        print_rows([(WORDS[check.ok].ljust(4), f"{check.name}: {check.says}"), *hint])
+    for check in [*here, there[0]]:
+        _print(check, "")
+    for check in there[1:]:
+        _print(check, "server, ")
     return FAILED if bad else OK
+
+
+def _print(check: Check, part: str) -> None:
+    hint = [("", f"-> {check.do}")] if check.do else []
+    print_rows([(WORDS[check.ok].ljust(4), f"{part}{check.name}: {check.says}"), *hint])
 
 
 def _here(file: Path | None) -> Iterator[Check]:
