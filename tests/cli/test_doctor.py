@@ -126,7 +126,7 @@ def test_a_closed_pipe_and_ctrl_c_end_without_a_word(home: House) -> None:
         [*command, "--follow"], cwd=home.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as followed:
         assert followed.stdout is not None
-        assert followed.stdout.readline()
+        assert followed.stdout.readline() and followed.stdout.readline()
         followed.send_signal(2)
         _, err = followed.communicate(timeout=30)
     assert followed.returncode == 130
