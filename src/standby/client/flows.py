@@ -89,9 +89,10 @@ def _event_pages(after: str | int | None, kind: Kinds, subject: str | None) -> F
     while True:
         params = [*_kinds(kind), *given(after=place, subject=subject, limit=PAGE_EVENTS)]
         page = yield from ask(get("events", params=params), _Events)
-        store = (page.next or "").partition(".")[0]
+        store, _, looked = (page.next or "").partition(".")
         for event in page.events:
-            whole = event is page.events[-1] and page.next
+            # With a filter the next place may lie behind the last event that passed.
+            whole = page.next if looked.partition(".")[0] == str(event.seq) else None
             yield Item(replace(event, cursor=whole or f"{store}.{event.seq}"))
         if page.next is None or (not page.events and page.next == place):
             return
