@@ -116,7 +116,7 @@ def _disk(world: World) -> CheckView:
 
 async def _history(world: World) -> CheckView:
     history = await world.store.history()
-    days: float | None = getattr(world.config, "history_days", 30)
+    days = world.config.history_days
     kept = "for ever" if days is None else f"for {days:g} days"
     since = "there are none yet" if history.oldest_at is None else f"the oldest is from {time(history.oldest_at)}"
     pruned = f"{history.orders_pruned} orders and {history.events_pruned} events were pruned"

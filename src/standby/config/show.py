@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import Struct, field
 from pydantic import BaseModel, SecretStr
@@ -16,11 +16,12 @@ MASK: Final = "(secret)"
 
 
 class Setting(Struct, frozen=True, kw_only=True):
-    """One key: its path in the file, its value and its default as one would write them, and who set it."""
+    """One key: its path in the file, its value and its default as one would write them (null is unlimited or not set),
+    where the value comes from, and which places lost."""
 
     name: str
     value: Any
-    value_from: str = field(name="from")
+    value_from: Literal["flag", "env", "file", "default", "override"] = field(name="from")
     where: str
     default: Any
     over: tuple[str, ...] = ()

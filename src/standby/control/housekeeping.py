@@ -28,7 +28,7 @@ class Housekeeping:
         """Drop old idempotency keys and old history, a bounded number of each."""
         store, now = self._world.store, self._world.clock.now()
         await store.prune_idempotency(now - KEEP_IDEMPOTENCY_MS, PAGE)
-        days: float | None = getattr(self._world.config, "history_days", 30)
+        days = self._world.config.history_days
         # A clock that jumped could make everything look old.
         if days is not None and self._world.clock.steady:
             before = now - int(days * DAY_MS)
