@@ -1,0 +1,123 @@
+"""What an operator does by the command line, against a real server."""
+
+import json
+import subprocess
+import sys
+
+from tests.cli.conftest import Standby
+from tests.e2e.house import House, until
+
+LATER = ("--not-before", "2100-01-01T00:00:00Z")
+
+
+def test_why_an_order_waits_and_what_happens_next_is_said(at_home: Standby) -> None:
+    order_id = at_home("submit", *LATER, "--", "true").out.strip()
+    said = at_home("orders", "why", order_id)
+    assert said.code == 0
+    assert "not_before" in said.out and "next" in said.out
+    view = json.loads(at_home("orders", "why", order_id, "--json").out)
+    assert (view["id"], view["gate"]["name"]) == (order_id, "not_before")
+    assert at_home("orders", "why", "nobody").code == 4
+
+
+def test_an_ended_order_is_repeated_and_an_unfinished_one_is_not(at_home: Standby, home: House) -> None:
+    ended = at_home("submit", "--wait", "--env", "A=1", "--", "sh", "-c", 'test "$A" = 1').out.split()[0]
+    again = at_home("orders", "rerun", ended, "--reason", "once more")
+    assert again.code == 0
+    assert home.ended(again.out.strip())["rerun_of"] == ended
+    assert home.order(again.out.strip())["state"] == "completed"
+    waiting = at_home("submit", *LATER, "--", "true").out.strip()
+    assert at_home("orders", "rerun", waiting).code == 4
+
+
+def test_many_orders_are_found_cancelled_repeated_and_removed_by_a_filter(at_home: Standby) -> None:
+    made = [at_home("submit", *LATER, "--label", "batch=one", "--", "true").out.strip() for _ in range(3)]
+    which = ("--label", "batch=one", "--project", "default")
+    looked = at_home("orders", "cancel", *which, "--dry-run")
+    assert (looked.code, sorted(looked.out.split())) == (0, made)
+    ended = at_home("orders", "cancel", *which, "--yes", "--reason", "too many", "--json")
+    assert json.loads(ended.out)["done"] == 3
+    listed = json.loads(at_home("orders", "list", *which, "--state", "cancelled", "--state", "failed", "--json").out)
+    assert {order["id"] for order in listed["orders"]} == set(made)
+    gone = at_home("orders", "purge", *made[:2])
+    assert "2 match, 2 removed" in gone.err
+    assert at_home("orders", "show", made[0]).code == 4
+    assert [order["id"] for order in json.loads(at_home("orders", "list", *which, "--json").out)["orders"]] == made[2:]
+    assert at_home("orders", "purge", *which, "--yes").code == 0
+
+
+def test_orders_of_a_file_are_handed_in_together_or_each_for_itself(at_home: Standby, home: House) -> None:
+    file = home.directory / "orders.jsonl"
+    lines = [{"command": ["true"], "labels": {"file": "1"}}, {"command": []}, {"command": ["true"]}]
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    together = at_home("orders", "submit", "--file", str(file), "--together")
+    assert (together.code, together.out) == (4, "")
+    assert "line 2: " in together.err
+    assert json.loads(at_home("orders", "list", "--label", "file=1", "--json").out)["orders"] == []
+    each = at_home("orders", "submit", "--file", str(file))
+    assert (each.code, len(each.out.split())) == (4, 2)
+    assert all(home.ended(order_id)["state"] == "completed" for order_id in each.out.split())
+
+
+def test_events_are_followed_and_taken_up_where_one_stopped(at_home: Standby, home: House) -> None:
+    order_id = at_home("submit", "--wait", "--", "true").out.split()[0]
+    first = at_home("events", "--subject", order_id, "--kind", "order.submitted", "--json")
+    assert [json.loads(line)["subject"] for line in first.out.splitlines()] == [order_id]
+    place = first.err.split()[-1]
+    command = [sys.executable, "-m", "standby.cli.main", "events", "--follow", "--after", place, "--json"]
+    command += ["--kind", "order.completed"]
+    with subprocess.Popen(command, cwd=home.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as followed:
+        assert followed.stdout is not None
+        later = home.submit("true")
+        seen: list[str] = []
+        try:
+            while later not in seen:
+                seen.append(json.loads(followed.stdout.readline())["subject"])
+        finally:
+            followed.kill()
+    assert seen[0] == order_id
+    strange = at_home("events", "--after", f"{place[:-8]}zzzzzzzz")
+    assert strange.code == 4
+    assert "Traceback" not in strange.err
+
+
+def test_a_pool_is_set_by_hand_over_its_configuration_and_back(at_home: Standby) -> None:
+    assert at_home("pools", "set", "default", "slots_max=3", "run_timeout=2h", "--reason", "rush").code == 0
+    shown = at_home("pools", "show", "default").out
+    assert "slots_max = 3 by admin" in shown and "rush" in shown
+    settings = {each["name"]: each for each in json.loads(at_home("config", "show", "--json").out)["settings"]}
+    assert settings["pools.default.slots_max"]["from"] == "override"
+    assert settings["pools.default.memory_mb"]["from"] == "file"
+    assert at_home("pools", "set", "default", "--unset", "slots_max", "--unset", "run_timeout").code == 0
+    assert "by admin" not in at_home("pools", "show", "default").out
+    for wrong in ("nonsense=1", "slots_max=many", "slots_max=-1"):
+        assert at_home("pools", "set", "default", wrong).code == 4
+
+
+def test_a_host_is_shown_with_its_reading_and_its_starts(at_home: Standby) -> None:
+    host = json.loads(at_home("hosts", "show", "local", "--json").out)
+    assert (host["name"], host["pools"]) == ("local", ["default"])
+    assert "default" in at_home("hosts", "show", "local").out
+    assert json.loads(at_home("hosts", "starts", "local", "--json").out)["maximum"] is None
+    assert "under way" in at_home("hosts", "starts", "local").err
+    assert at_home("hosts", "show", "nowhere").code == at_home("hosts", "starts", "nowhere").code == 4
+
+
+def test_a_key_is_made_shown_once_lets_in_and_is_taken_away(at_home: Standby, home: House) -> None:
+    made = at_home("keys", "add", "ci")
+    key = made.out.strip()
+    until(lambda: at_home("pools", "--key", key, "--url", home.url).code == 0, "the key lets in")
+    listed = at_home("keys")
+    assert "ci" in listed.out.split() and key not in listed.out
+    assert at_home("keys", "add", "ci").code == 4
+    assert at_home("keys", "remove", "ci").code == 0
+    until(lambda: at_home("pools", "--key", key, "--url", home.url).code == 4, "the key is refused")
+    assert at_home("keys", "remove", "admin").code == 4
+
+
+def test_a_server_in_order_is_said_to_be(at_home: Standby) -> None:
+    said = at_home("doctor")
+    assert (said.code, "bad" in said.out.split()) == (0, False), said.out
+    view = json.loads(at_home("doctor", "--json").out)
+    assert view["ok"] is True
+    assert len(view["server"]) > 3
