@@ -7,6 +7,7 @@ several servers on one database each reports all of it, so take one of them, not
 import asyncio
 from collections import Counter as Count
 from collections import OrderedDict
+from contextlib import suppress
 from typing import Final
 
 import structlog
@@ -18,6 +19,8 @@ from standby.core.model import Event, EventKind, slot_word
 from standby.store.contract import Store, StoreDown
 from standby.world import World
 
+QUIET_S: Final = 15.0
+"""How long nothing is read as long as nothing is heard."""
 BATCH: Final = 1_000
 REMEMBERED: Final = 100_000
 """Unfinished orders whose times are kept; beyond that the oldest are not measured."""
@@ -88,22 +91,30 @@ class Metrics:
     async def follow(self, world: World, stopping: asyncio.Event) -> None:
         """Count events until the server stops; what cannot be read now is read later."""
         after: int | None = None
-        while not stopping.is_set():
-            try:
-                after = await world.store.last_seq() if after is None else await self._catch_up(world.store, after)
-            except StoreDown:
-                log.warning("metrics_wait", why="the store does not answer")
-            try:
-                await asyncio.wait_for(stopping.wait(), world.config.poll_ms / 1000)
-            except TimeoutError:
-                continue
+        heard = asyncio.Event()
+        end = world.store.listen(lambda _: heard.set())
+        try:
+            while not stopping.is_set():
+                heard.clear()
+                try:
+                    after = await world.store.last_seq() if after is None else await self._catch_up(world.store, after)
+                except StoreDown:
+                    log.warning("metrics_wait", why="the store does not answer")
+                    heard.set()
+                await _wait(stopping, world.config.poll_ms / 1000)
+                if world.config.hints:
+                    await _wait(heard, QUIET_S)
+        finally:
+            end()
 
     async def _catch_up(self, store: Store, after: int) -> int:
-        while events := await store.events(after, BATCH):
+        while True:
+            events = await store.events(after, BATCH)
             for event in events:
                 await self._count(store, event)
-            after = events[-1].seq
-        return after
+            after = events[-1].seq if events else after
+            if len(events) < BATCH:
+                return after
 
     async def _count(self, store: Store, event: Event) -> None:
         if not event.kind.startswith("order."):
@@ -147,3 +158,9 @@ class Metrics:
             work = await store.order(event.subject)
             found = None if work is None else _Seen(work.order.pool)
         return found
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()

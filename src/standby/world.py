@@ -1,11 +1,12 @@
 """What everything above the core is given: a clock, ids, chance, the store, the drivers, the configuration."""
 
+import asyncio
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 from standby.config import Config
 from standby.core.lifecycle import Cause
@@ -13,6 +14,8 @@ from standby.core.model import Trigger
 from standby.drivers.contract import Driver
 from standby.seal import Seal
 from standby.store.contract import Store
+
+T = TypeVar("T")
 
 JUMP_MS = 5_000
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
@@ -95,6 +98,23 @@ def _letters(value: int, length: int) -> str:
     return "".join([_PAIRS[(value >> shift) & 1023] for shift in range(5 * length - 10, -1, -10)])
 
 
+class Shared:
+    """One question, one answer for all who ask it while it is under way."""
+
+    def __init__(self) -> None:
+        self._asked: dict[Hashable, asyncio.Future[Any]] = {}
+
+    async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]]) -> T:
+        """The answer. Only for what may be as old as the oldest question that is still open: never for a look at what
+        the asker itself has just written."""
+        asked = self._asked.get(key)
+        if asked is None:
+            asked = self._asked[key] = asyncio.ensure_future(question())
+            asked.add_done_callback(lambda _: self._asked.pop(key))
+        found: T = await asyncio.shield(asked)  # one asker who goes away must not take the answer from the others
+        return found
+
+
 @dataclass(frozen=True, kw_only=True)
 class World:
     """Passed to every step and every request; holds nothing that a restart would miss."""
@@ -105,6 +125,7 @@ class World:
     seal: Seal
     drivers: Mapping[str, Driver] = field(default_factory=dict)
     ids: Ids = field(default_factory=Ids)
+    shared: Shared = field(default_factory=Shared)
     chance: Callable[[], float] = random.random
 
     def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None) -> Cause:

@@ -153,7 +153,7 @@ HOT = {
     "expired": (queries.EXPIRED, ("p", 5, 10)),
     "due": (queries.DUE, ("p", 5, 10)),
     "position": (queries.POSITION, ("p", "a", 5, "x", 100)),
-    "position at": (queries.POSITION_AT, ("p", "a", 5, 100)),
+    "position at": (queries.POSITION_AT, ("p", "a", 5, "z", 100)),
     "waiting": (queries.WAITING_POSTGRES, (["p"],)),
     "order": (queries.ORDER, ("x",)),
     "newest": (queries.NEWEST, (9, None, None, 10, 0, None)),

@@ -77,9 +77,9 @@ async def test_a_position_is_the_place_in_the_own_lane(store: Store) -> None:
 
     assert [await store.position(order) for order in [first, *lane]] == [1, 2, 3, 4]
     assert await store.position(make.order(due_at=9)) is None
-    assert await store.position_at("p", "a", 5) == 2
-    assert await store.position_at("p", "a", 4) == 1
-    assert await store.position_at("p", "nobody", 4) == 1
+    assert await store.position_at("p", "a", 5, "z") == 2
+    assert await store.position_at("p", "a", 4, "z") == 1
+    assert await store.position_at("p", "nobody", 4, "z") == 1
 
 
 async def test_a_listing_goes_from_the_newest_back_without_gap_or_repetition(store: Store) -> None:

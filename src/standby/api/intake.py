@@ -1,5 +1,6 @@
 """Taking in work orders, one or many: checked wishes become changes, and each is answered after its commit."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -13,7 +14,7 @@ from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle
 from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
-from standby.store.contract import Answer, Listed, Verdict, Work
+from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
 from standby.world import World
 
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
@@ -94,7 +95,8 @@ class Intake:
 
     async def _pool(self, name: str) -> Pool:
         if name not in self._pools:
-            pool = await self._world.store.pool(name)
+            store = self._world.store
+            pool = await self._world.shared.ask(("pool", name), lambda: store.pool(name))
             if pool is None:
                 names = sorted(each.name for each in await self._world.store.pools())
                 hint = f"use one of: {', '.join(names)}" if names else "the server has no pools yet"
@@ -155,17 +157,34 @@ class Intake:
                 break
             self._ahead.clear()
             at = self._world.clock.now()
-            made = [await self._change(wishes[place], at) for place in left]
-            changes = [change for change, _ in made]
-            save = self._world.store.save
-            verdicts = await save(changes, together=True) if together else await save(changes)
-            for place, (change, text), verdict in zip(left, made, verdicts, strict=True):
-                done[place] = await self._outcome(wishes[place], change, text, verdict)
+            asked = [wishes[place] for place in left]
+            changes, places, verdicts = await self._save(asked, [self._change(wish, at) for wish in asked], together)
+            for place, change, position, verdict in zip(left, changes, places, verdicts, strict=True):
+                done[place] = await self._outcome(wishes[place], change, position, verdict)
         lost = "the order could not be saved: others changed the same rows"
         return [Problem(409, "conflict", lost, "send it again") if found is None else found for found in done]
 
-    async def _change(self, wish: Wish, at: int) -> tuple[Change, bytes]:
-        """The change that takes the order in, and the answer that will be true once it is saved."""
+    async def _save(
+        self, wishes: Sequence[Wish], changes: Sequence[Change], together: bool
+    ) -> tuple[Sequence[Change], Sequence[int | None], Sequence[Verdict]]:
+        """Save them. A kept answer is saved with its order; the place of any other is counted meanwhile."""
+        counting = asyncio.ensure_future(self._places(changes))
+        try:
+            if any(wish.key is not None for wish in wishes):
+                kept = zip(changes, wishes, await counting, strict=True)
+                changes = [_with_answer(change, wish, place) for change, wish, place in kept]
+            save = self._world.store.save
+            verdicts = await save(changes, together=True) if together else await save(changes)
+        except BaseException:
+            counting.cancel()
+            raise
+        try:
+            return changes, await counting, verdicts
+        except StoreDown:
+            return changes, [None] * len(changes), verdicts  # what is saved is saved, whoever cannot count it
+
+    def _change(self, wish: Wish, at: int) -> Change:
+        """The change that takes the order in."""
         cause = replace(self._world.cause(Trigger.REQUEST, self._actor), at=at)
         order_id = self._world.ids.order(cause.at)
         key = wish.spec.dedupe_key
@@ -181,28 +200,30 @@ class Intake:
         )
         spec = replace(wish.spec, order_id=order_id)
         change = lifecycle.submit(cause, draft, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
-        assert change.order is not None
-        text = msgspec.json.encode(order_view(change.order, spec, position=await self._position(change.order)))
-        if wish.said:
-            change = replace(change, note={**change.note, "said": wish.said})
-        if wish.key is not None:
-            change = replace(change, idempotency=_kept(wish, order_id, text, cause.at))
-        return change, text
+        return replace(change, note={**change.note, "said": wish.said}) if wish.said else change
+
+    async def _places(self, changes: Sequence[Change]) -> Sequence[int | None]:
+        """The place each order will get in its lane."""
+        return [await self._position(change.order) for change in changes if change.order is not None]
 
     async def _position(self, order: Order) -> int | None:
         """The place it will get; those of the same request that have its rank are counted, not asked for."""
         if order.rank is None:
             return None
         lane = (order.pool, order.project, order.rank)
-        known = self._ahead.get(lane)
-        place = known + 1 if known is not None else await self._world.store.position_at(*lane)
-        self._ahead[lane] = place
-        return place
+        if lane in self._ahead:
+            self._ahead[lane] += 1
+        else:
+            # whoever asks at the same moment with the same priority gets the same answer: none of them is saved yet
+            alike = ("position", order.pool, order.project, order.rank - order.submitted_at)
+            store = self._world.store
+            self._ahead[lane] = await self._world.shared.ask(alike, lambda: store.position_at(*lane, order.id))
+        return self._ahead[lane]
 
-    async def _outcome(self, wish: Wish, change: Change, text: bytes, verdict: Verdict) -> Taken | Problem | None:
+    async def _outcome(self, wish: Wish, change: Change, place: int | None, verdict: Verdict) -> Taken | Problem | None:
         """Null when it has to be tried again."""
         if verdict.saved:
-            return Taken(answer="submitted", order_id=change.subject, text=text)
+            return Taken(answer="submitted", order_id=change.subject, text=_answer(change, place))
         if verdict.answer is not Answer.DUPLICATE:
             return None
         if wish.key is not None:
@@ -235,16 +256,26 @@ class Intake:
         return Taken(answer="deduplicated", order_id=order_id, text=msgspec.json.encode(view))
 
 
-def _kept(wish: Wish, order_id: str, text: bytes, at: int) -> Idempotency:
-    assert wish.key is not None
-    return Idempotency(
+def _answer(change: Change, place: int | None) -> bytes:
+    """The order as JSON, as it is once the change is saved."""
+    assert change.order is not None
+    assert change.spec is not None
+    return msgspec.json.encode(order_view(change.order, change.spec, position=place))
+
+
+def _with_answer(change: Change, wish: Wish, place: int | None) -> Change:
+    """The change with the answer that is kept for its Idempotency-Key, if it has one."""
+    if wish.key is None:
+        return change
+    kept = Idempotency(
         project=wish.project,
         key=wish.key,
         fingerprint=wish.fingerprint,
-        order_id=order_id,
-        answer=text.decode(),
-        at=at,
+        order_id=change.subject,
+        answer=_answer(change, place).decode(),
+        at=change.at,
     )
+    return replace(change, idempotency=kept)
 
 
 def _check_queue_timeout(queue_ms: int | None, pool: Pool) -> None:

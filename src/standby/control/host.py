@@ -24,6 +24,8 @@ from standby.world import World
 
 log = structlog.get_logger()
 
+IDLE_POLLS = 3
+"""A host with nothing to do is polled so much more rarely, as long as there are hints."""
 LOOK_GAP_S = 0.02
 """A platform that cannot say when something changed is looked at, at most, this often."""
 WAVE = 50
@@ -108,7 +110,13 @@ class HostStep:
             return 0.0
         if self._book.reload:
             return RELOAD_GAP_S
-        return max(0.0, self._polled_at + poll_s - clock.monotonic())
+        rest_s = poll_s * (IDLE_POLLS if self._idle(mirror) else 1)
+        return max(0.0, self._polled_at + rest_s - clock.monotonic())
+
+    def _idle(self, mirror: Mirror) -> bool:
+        """Whether only a hint, or another instance, can bring anything to do."""
+        busy = mirror.opened or self._book.waiting or not self._world.config.hints
+        return not busy and all(slot.state is SlotState.IDLE for slot in mirror.slots.values())
 
     async def close(self, grace_s: float) -> None:
         """Stop waiting for saves and calls under way; the work itself goes on."""

@@ -191,8 +191,8 @@ class Store(Protocol):
     async def run_lengths(self, pool: str, most: int) -> Sequence[int]:
         """How long the last ended runs of a pool took, from their command on, in milliseconds; newest first."""
 
-    async def position_at(self, pool: str, project: str, rank: int) -> int:
-        """The place an order with this rank would get at the end of its equals."""
+    async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
+        """The place of such an order, whether it is saved already or not yet; never more than 10,001."""
 
     async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
         """By order id; those that this version cannot read are left out."""

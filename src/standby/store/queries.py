@@ -152,10 +152,10 @@ select count(*) from (select 1 from orders
     where pool = $1 and project = $2 and rank is not null and (rank, id) <= ($3, $4) limit $5) ahead
 """
 
-# position at: how many of the lane have this rank or a smaller one; counted no further than $4
+# position at: how many of the lane go before an order that may not be saved yet; counted no further than $5
 POSITION_AT: Final = """
 select count(*) from (select 1 from orders
-    where pool = $1 and project = $2 and rank is not null and rank <= $3 limit $4) ahead
+    where pool = $1 and project = $2 and rank is not null and (rank, id) < ($3, $4) limit $5) ahead
 """
 
 # ahead: ready orders of the whole pool that go before one; counted no further than $4

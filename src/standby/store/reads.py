@@ -167,9 +167,9 @@ class Reads:
         """How long the last ended runs of a pool took, from their command on, in milliseconds; newest first."""
         return [row[0] for row in await self.fetch(queries.RUN_LENGTHS, pool, most)]
 
-    async def position_at(self, pool: str, project: str, rank: int) -> int:
-        """The place an order with this rank would get at the end of its equals, at most COUNT_MOST."""
-        found = await self.fetch(queries.POSITION_AT, pool, project, rank, COUNT_MOST - 1)
+    async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
+        """The place of such an order, whether it is saved already or not yet; at most COUNT_MOST."""
+        found = await self.fetch(queries.POSITION_AT, pool, project, rank, order_id, COUNT_MOST - 1)
         return int(found[0][0]) + 1
 
     async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
