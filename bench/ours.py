@@ -53,7 +53,8 @@ class Watched:
 
     async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
         verdicts = await self._store.save(changes)
-        ended = sum(change.kind is EventKind.ORDER_COMPLETED for change in changes)
+        ends = (change.kind is EventKind.ORDER_COMPLETED for change in changes)
+        ended = sum(end and verdict.saved for end, verdict in zip(ends, verdicts, strict=True))
         if ended:
             self.left -= ended
             if self.left <= 0:
@@ -90,6 +91,9 @@ class Ours:
         await self._fill(orders)
         async with self._controlled(orders):
             await self._store.done.wait()
+        unfinished = await self._world.store.counts()
+        assert self._store.left == 0, f"{-self._store.left} orders ended twice"
+        assert not sum(unfinished.values()), f"orders are not done: {unfinished}"
         return {"rate": orders / (self._store.done_at - self._driver.began[0][0])}
 
     async def submit(self, calls: int, callers: int, size: int) -> Mapping[str, Any]:
