@@ -3,6 +3,7 @@
 python -m bench [--quick] [PART ...]      without parts all of them; a part may be named by how its name begins
 """
 
+import signal
 import sys
 import tempfile
 import time
@@ -72,6 +73,7 @@ def measured(run: Run, parts: list[str]) -> tuple[list[Row], dict[str, str]]:
 def main() -> None:
     quick = "--quick" in sys.argv
     parts = chosen([word for word in sys.argv[1:] if word != "--quick"])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that everything that was started is ended
     facts = machine()
     with tempfile.TemporaryDirectory() as folder, postgres() as server:
         rows, failed = measured(Run(QUICK if quick else FULL, server, Path(folder)), parts)
