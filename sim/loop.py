@@ -93,6 +93,8 @@ class VirtualLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, name=name, context=context)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
+        if str(context.get("message")).startswith("Task was destroyed"):
+            return  # the dead leave behind what they were doing
         self.faults.append(f"{context.get('message')}: {context.get('exception')!r}")
 
     # what the simulator asks for

@@ -83,6 +83,14 @@ class Book:
             await asyncio.wait(self._under_way)
         self._raise()
 
+    async def close(self, grace_s: float) -> None:
+        """Wait a moment for the saves under way, then no longer: whoever leads next reads what became of them."""
+        if self._under_way:
+            _, late = await asyncio.wait(self._under_way, timeout=grace_s)
+            for save in late:
+                save.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
     async def save(self, changes: Sequence[Change]) -> Sequence[Change]:
         """Save, and lay what was saved over the rows. Returns what was saved."""
         if not changes:

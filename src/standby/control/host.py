@@ -1,7 +1,5 @@
 """One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
 
-import asyncio
-import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
@@ -120,9 +118,7 @@ class HostStep:
 
     async def close(self, grace_s: float) -> None:
         """Stop waiting for saves and calls under way; the work itself goes on."""
-        with contextlib.suppress(Exception):
-            async with asyncio.timeout(grace_s):
-                await self._book.settle()
+        await self._book.close(grace_s)
         await self._hands.close(grace_s)
 
     # reading
