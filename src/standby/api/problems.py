@@ -7,7 +7,7 @@ import msgspec
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 
@@ -24,7 +24,7 @@ class WrongField(Struct, frozen=True):
     message: str
 
 
-class ProblemView(Struct, frozen=True, omit_defaults=True):
+class ProblemView(Struct, frozen=True):
     """What is wrong and what to do (RFC 9457)."""
 
     type: str
@@ -34,7 +34,7 @@ class ProblemView(Struct, frozen=True, omit_defaults=True):
     """For programs: stays the same."""
     detail: str
     what_to_do: str
-    errors: Sequence[WrongField] = ()
+    errors: Sequence[WrongField] | UnsetType = UNSET
 
 
 class Problem(StandbyError):
@@ -63,7 +63,7 @@ class Problem(StandbyError):
             code=self.code,
             detail=self.detail,
             what_to_do=self.what_to_do,
-            errors=[WrongField(each["field"], each["message"]) for each in self.errors],
+            errors=[WrongField(each["field"], each["message"]) for each in self.errors] or UNSET,
         )
 
     def response(self) -> Response:

@@ -87,6 +87,8 @@ class RetryBody(Body):
 class SubmitBody(Body):
     """A new work order. A time limit that is left out is the pool's; null is unlimited."""
 
+    model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["command"]}, {"required": ["script"]}]})
+
     project: Name = "default"
     pool: ShortText = "default"
     command: Annotated[list[Text], Field(min_length=1, max_length=4_096)] | None = None
@@ -115,6 +117,8 @@ class BulkBody(Body):
 
 class FilterBody(Body):
     """Which orders are meant: what is given must all hold."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     state: Annotated[list[OrderState], Field(max_length=len(OrderState))] = []
     pool: ShortText | None = None
