@@ -14,7 +14,7 @@ from standby.core import lifecycle
 from standby.core.model import Order, OrderState, Spec, Trigger, run_id
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal
-from standby.store.contract import Store
+from standby.store.contract import Heard, Store
 from standby.store.sqlite import SqliteStore
 from standby.world import World
 from tests.rows import NOW
@@ -118,7 +118,7 @@ class Stage:
             if renew:
                 await self.store.renew_leases(self.owner, ["local"], self.world.config.lease_ms)
                 self.hold.renewed(self.clock.monotonic(), self.world.config.lease_ms)
-            leader.hint(frozenset({"default"}))
+            leader.hint(Heard(frozenset({"default"})))
             await leader.step()
             await self.answers()
 

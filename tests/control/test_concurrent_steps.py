@@ -6,7 +6,7 @@ import pytest
 
 from standby.control.host import HostStep
 from standby.core.model import OrderState
-from standby.store.contract import Store
+from standby.store.contract import Heard, Store
 from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio
@@ -31,5 +31,5 @@ async def test_many_concurrent_steps_on_an_empty_pool_of_ten_make_ten_slots_and_
 
 
 async def _one_step(leader: HostStep) -> None:
-    leader.hint(frozenset({"default"}))
+    leader.hint(Heard(frozenset({"default"})))
     await leader.step()

@@ -6,7 +6,7 @@ import pytest
 from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.model import Change, EventKind, Mode, OrderState, Reason, SlotState, Trigger
-from standby.store.contract import Answer, Verdict
+from standby.store.contract import Answer, Heard, Verdict
 from standby.store.fold import fold
 from tests.control.stage import Stage
 
@@ -112,7 +112,7 @@ async def test_a_claim_whose_start_was_never_sent_is_commanded_again_by_the_next
     await stage.submit()
     await stage.steps(leader, 4)
     order_id = await stage.submit({"run_ms": 100})
-    leader.hint(frozenset({"default"}))
+    leader.hint(Heard(frozenset({"default"})))
     await leader.step()
     await leader.close(0)  # killed between the claim and its call
     stage.platform.copies.clear()
@@ -351,7 +351,7 @@ async def test_a_leader_whose_changes_are_always_refused_slows_down() -> None:
 
     stage.store.save = refuse  # type: ignore[method-assign, assignment]
     for _ in range(8):
-        leader.hint(frozenset({"default"}))
+        leader.hint(Heard(frozenset({"default"})))
         waits.append(await leader.step())
         stage.clock.ms += 100
     assert waits[0] == 0.0 and waits == sorted(waits) and waits[-1] >= 0.5

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from standby.store.contract import Heard
 from tests import make
 from tests.conftest import Database
 
@@ -14,14 +15,14 @@ class Ear:
     """Hears hints and lets a test wait for one."""
 
     def __init__(self) -> None:
-        self.heard: list[frozenset[str]] = []
+        self.heard: list[Heard] = []
         self._some = asyncio.Event()
 
-    def __call__(self, pools: frozenset[str]) -> None:
-        self.heard.append(pools)
+    def __call__(self, heard: Heard) -> None:
+        self.heard.append(heard)
         self._some.set()
 
-    async def wait(self) -> frozenset[str]:
+    async def wait(self) -> Heard:
         async with asyncio.timeout(10):
             await self._some.wait()
         return self.heard[-1]
@@ -35,7 +36,8 @@ async def test_a_request_is_heard_in_the_same_process_with_its_pool(database: Da
     end()
     await store.save([make.submit()])
 
-    assert ear.heard == [frozenset({"+p", "+q"}), frozenset()]
+    assert [sorted(work.order.pool for work in heard.added) for heard in ear.heard] == [["p", "q"], []]
+    assert [heard.pools for heard in ear.heard] == [frozenset(), frozenset()]
 
 
 async def test_a_refused_change_is_not_heard(database: Database) -> None:
@@ -59,7 +61,7 @@ async def test_hints_switched_off_are_silent_and_saves_still_work(database: Data
 async def test_a_hearer_that_fails_harms_neither_the_writer_nor_other_hearers(database: Database) -> None:
     store, ear = await database.open(), Ear()
 
-    def deaf(_: frozenset[str]) -> None:
+    def deaf(_: Heard) -> None:
         raise RuntimeError("deaf")
 
     store.listen(deaf)

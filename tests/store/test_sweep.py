@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from standby.core.lifecycle import purge
 from standby.core.model import Change, Order
-from standby.store.contract import Answer, Key, LogChunk, OrderFilter, Store
+from standby.store.contract import Answer, Heard, Key, LogChunk, OrderFilter, Store
 from tests import make, rows
 
 pytestmark = pytest.mark.anyio
@@ -69,7 +69,7 @@ async def test_a_purge_removes_everything_of_an_order_and_is_the_next_event(stor
 
 async def test_a_purge_wakes_those_who_listen(store: Store) -> None:
     order = await ended(store, "gone", 1_000)
-    heard: list[frozenset[str]] = []
+    heard: list[Heard] = []
     end = store.listen(heard.append)
     await store.purge([purge(rows.cause(), order, None)])
     end()

@@ -1,5 +1,6 @@
 """What waits in a host's pools, read ahead: a page of each lane is used up before the next one is read."""
 
+from bisect import insort
 from collections.abc import Iterable, Sequence
 
 from standby.core.model import Order
@@ -12,20 +13,24 @@ PAGE = 500
 class Page:
     """What was read of one pool."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_max: int | None) -> None:
+        self.memory_max = memory_max
         self.lanes: dict[str, list[Work]] = {}
         self.ends: dict[str, tuple[int, str]] = {}
         """Of each lane that may have more: (rank, id) of the last one that was read."""
 
     def take_in(self, found: Sequence[Work], per_lane: int) -> None:
-        """Add what was read; a lane that filled its page may have more."""
+        """Add what was read; a lane that filled its page may have more, and is known up to its end."""
         by_lane: dict[str, list[Work]] = {}
         for work in found:
             by_lane.setdefault(work.order.project, []).append(work)
         for project, works in by_lane.items():
-            self.lanes.setdefault(project, []).extend(works)
+            lane = {work.order.id: work for work in (*self.lanes.get(project, ()), *works)}
+            merged = sorted(lane.values(), key=lambda work: _place(work.order))
             if len(works) >= per_lane:
-                self.ends[project] = _place(works[-1].order)
+                end = self.ends[project] = _place(works[-1].order)
+                merged = [work for work in merged if _place(work.order) <= end]
+            self.lanes[project] = merged
 
 
 class Ahead:
@@ -43,7 +48,8 @@ class Ahead:
         """The next orders of the pool: the first `most` of each lane, if there are so many."""
         page = self._pages.get(pool)
         if page is None:
-            page = self._pages[pool] = Page()
+            # known before it is read: who comes meanwhile is added to it
+            page = self._pages[pool] = Page(memory_max)
             page.take_in(await self._store.candidates(pool, most, memory_max), most)
         short = {project: end for project, end in page.ends.items() if len(page.lanes[project]) < most}
         if short:
@@ -52,6 +58,15 @@ class Ahead:
                 del page.ends[project]
             page.take_in(await self._store.candidates(pool, per_lane, memory_max, short), per_lane)
         return [work for lane in page.lanes.values() for work in lane[:most]]
+
+    def add(self, work: Work) -> None:
+        """This one waits from now on; it takes its place if its part of the lane was read."""
+        order, page = work.order, self._pages.get(work.order.pool)
+        if page is None or order.rank is None or (page.memory_max is not None and order.memory_mb > page.memory_max):
+            return
+        end = page.ends.get(order.project)
+        if end is None or _place(order) < end:
+            insort(page.lanes.setdefault(order.project, []), work, key=lambda each: _place(each.order))
 
     def drop(self, orders: Iterable[Order]) -> None:
         """These do not wait any more."""

@@ -13,7 +13,7 @@ from standby.control.ahead import Ahead
 from standby.control.lease import Deposed, Hold
 from standby.control.mirror import Mirror
 from standby.core.model import Change
-from standby.store.contract import ADDED, Answer, Verdict
+from standby.store.contract import Answer, Heard, Verdict
 from standby.world import World
 
 RELOAD_GAP_S = 0.05
@@ -45,15 +45,21 @@ class Book:
         assert self._mirror is not None
         return self._mirror
 
-    def hint(self, pools: frozenset[str]) -> bool:
-        """Something was asked of these pools (with ADDED: only to take in more). Returns whether that matters here."""
-        mine = None if self._mirror is None else self._mirror.pools
-        asked = [pool for pool in pools if mine is None or pool.removeprefix(ADDED) in mine]
-        if asked:
-            self.reload = self.reload or not all(pool.startswith(ADDED) for pool in asked)
-            self.seek = self.waiting = True
+    def hint(self, heard: Heard) -> bool:
+        """Something was asked of some pools, orders were taken in. Returns whether that matters here."""
+        if self._mirror is None:
+            return True
+        pools = self._mirror.pools
+        added = [work for work in heard.added if work.order.pool in pools]
+        if not pools.keys().isdisjoint(heard.pools):
+            self.reload = True
             self.ahead.forget()
-        return bool(asked)
+        elif not added:
+            return False
+        for work in added:
+            self.ahead.add(work)
+        self.seek = self.waiting = True
+        return True
 
     async def refresh(self, *, poll: bool) -> Mirror:
         """The rows, read again when somebody else may have written; raises what went wrong with a save under way."""

@@ -17,7 +17,7 @@ from standby.core.model import Change, EventKind, Host, Mode, OrderState, Pool, 
 from standby.core.sighting import Seen, Sighting
 from standby.drivers.contract import Driver, OpenRun, Watch
 from standby.seal import SealBroken
-from standby.store.contract import Work
+from standby.store.contract import Heard, Work
 from standby.world import World
 
 log = structlog.get_logger()
@@ -46,9 +46,9 @@ class HostStep:
         self._stirred = True
         self._stale_steps = 0
 
-    def hint(self, pools: frozenset[str]) -> None:
-        """Something was asked of these pools; of those that begin with a plus only that more orders be taken in."""
-        if self._book.hint(pools):
+    def hint(self, heard: Heard) -> None:
+        """Something was committed by somebody."""
+        if self._book.hint(heard):
             self._wake()
 
     def stirred(self) -> None:

@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 
 from standby.core.model import Change
-from standby.store.contract import Answer, StoreDown, Verdict
+from standby.store.contract import Answer, StoreDown, Verdict, Work
 from standby.store.entry import Entry, entry
 
 MOST_CHANGES = 500
@@ -89,7 +89,9 @@ def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
 class GroupCommit:
     """The one writer of a store in this process."""
 
-    def __init__(self, engine: Engine, committed: Callable[[frozenset[str]], None], *, inline: bool = False) -> None:
+    def __init__(
+        self, engine: Engine, committed: Callable[[frozenset[str], Sequence[Work]], None], *, inline: bool = False
+    ) -> None:
         self._engine = engine
         self._committed = committed
         self._inline = inline
@@ -137,7 +139,9 @@ class GroupCommit:
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
         saved = [one for one, out in zip(entries, outcomes, strict=True) if isinstance(out, Verdict) and out.saved]
         if saved:
-            self._committed(frozenset(one.asked_in for one in saved if one.asked_in is not None))
+            added = [work for one in saved if (work := one.added) is not None]
+            asked = frozenset(one.asked_in for one in saved if one.asked_in is not None and one.added is None)
+            self._committed(asked, added)
 
     async def _settle(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
         try:

@@ -7,7 +7,7 @@ next one. Logs, leases and keys are not changes: they have no version and no eve
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
-from typing import Final, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -26,8 +26,6 @@ from standby.core.model import (
     Slot,
     Spec,
 )
-
-ADDED: Final = "+"
 
 
 class StoreDown(StandbyError):
@@ -75,6 +73,15 @@ class Listed(Struct, frozen=True):
     order: Order
     spec: Spec
     seq: int
+
+
+class Heard(Struct, frozen=True):
+    """What is told of a commit."""
+
+    pools: frozenset[str]
+    """Pools that requests or the configuration touched."""
+    added: Sequence[Work] = ()
+    """Orders that were taken in by this process: their pools are not named for that alone."""
 
 
 class OrderFilter(Struct, frozen=True, kw_only=True):
@@ -287,10 +294,8 @@ class Store(Protocol):
         """When a host was measured last, and what."""
 
     # hints
-    def listen(self, hear: Callable[[frozenset[str]], None]) -> Callable[[], None]:
+    def listen(self, hear: Callable[[Heard], None]) -> Callable[[], None]:
         """Call `hear` on the event loop after each commit of this process, and for those of other instances where the
-        engine can tell. It gets the names of the pools that requests or the configuration touched (perhaps none:
-        something was committed), with ADDED before them where only orders were taken in. Only a hint, silent when
-        hints are switched off. Returns what ends the subscription."""
+        engine can tell. Only a hint, silent when hints are switched off. Returns what ends the subscription."""
 
     async def close(self) -> None: ...

@@ -6,8 +6,8 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Slot, Trigger
-from standby.store.contract import ADDED
+from standby.core.model import Change, Host, Json, Order, Pool, Project, Slot, Trigger
+from standby.store.contract import Work
 from standby.store.hot import HOT_KINDS, Hot, hot_kind
 from standby.store.rows import told
 
@@ -37,9 +37,15 @@ class Entry(Struct, frozen=True):
     opens: str | None
     """The project in which it opens a run."""
     asked_in: str | None
-    """The pool that a request or the configuration touched with it; with ADDED before it when an order was taken in."""
+    """The pool that a request or the configuration touched with it."""
     hot: Hot | None
     """The narrow statement that writes it."""
+
+    @property
+    def added(self) -> Work | None:
+        """The order that it takes in."""
+        new = self.order is not None and self.change.order_was is None and self.change.spec is not None
+        return Work(self.order, self.change.spec) if new else None  # type: ignore[arg-type]
 
     @property
     def guarded_pool(self) -> str | None:
@@ -87,7 +93,7 @@ def entry(change: Change) -> Entry:
         writes=_writes(change, places),
         relies_on=_relies_on(change),
         opens=_opens(change),
-        asked_in=_asked_in(change) if asked else None,
+        asked_in=_pool_of(change) if asked else None,
         hot=None,
     )
 
@@ -234,11 +240,6 @@ def _opens(change: Change) -> str | None:
         return None
     was_open = change.order_was is not None and change.order_was.slot is not None
     return None if was_open else change.order.project
-
-
-def _asked_in(change: Change) -> str | None:
-    pool = _pool_of(change)
-    return f"{ADDED}{pool}" if change.kind is EventKind.ORDER_SUBMITTED else pool
 
 
 def _pool_of(change: Change) -> str | None:

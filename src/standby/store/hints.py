@@ -1,10 +1,12 @@
 """Who wants to hear that something was committed. Nothing depends on it being told."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
-Hear = Callable[[frozenset[str]], None]
+from standby.store.contract import Heard, Work
+
+Hear = Callable[[Heard], None]
 
 
 log = structlog.get_logger("standby.store")
@@ -23,11 +25,12 @@ class Hints:
         self._hearers[ticket] = hear
         return lambda: self._hearers.pop(ticket, None) and None
 
-    def tell(self, pools: frozenset[str]) -> None:
-        """Something was committed; requests or the configuration touched these pools."""
+    def tell(self, pools: frozenset[str], added: Sequence[Work] = ()) -> None:
+        """Something was committed; requests or the configuration touched these pools, and these orders were added."""
         if self.on:
+            heard = Heard(pools, added)
             for hear in tuple(self._hearers.values()):
                 try:
-                    hear(pools)
+                    hear(heard)
                 except Exception:  # the writer goes on, whatever becomes of a hint
                     log.exception("a hint could not be heard")
