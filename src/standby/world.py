@@ -99,20 +99,35 @@ def _letters(value: int, length: int) -> str:
 
 
 class Shared:
-    """One question, one answer for all who ask it while it is under way."""
+    """One question, one answer for all who ask it while it is under way, or shortly after."""
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, asyncio.Future[Any]] = {}
 
-    async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]]) -> T:
-        """The answer. Only for what may be as old as the oldest question that is still open: never for a look at what
-        the asker itself has just written."""
+    async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]], *, keep_s: float = 0.0) -> T:
+        """The answer. Only for what may be as old as the oldest question that is still open, and `keep_s` more: never
+        for a look at what the asker itself has just written."""
         asked = self._asked.get(key)
         if asked is None:
             asked = self._asked[key] = asyncio.ensure_future(question())
-            asked.add_done_callback(lambda _: self._asked.pop(key))
+            asked.add_done_callback(lambda done: self._answered(key, done, keep_s))
         found: T = await asyncio.shield(asked)  # one asker who goes away must not take the answer from the others
         return found
+
+    def forget(self, key: Hashable) -> None:
+        """Ask anew from now on."""
+        self._asked.pop(key, None)
+
+    def _answered(self, key: Hashable, done: "asyncio.Future[Any]", keep_s: float) -> None:
+        failed = done.cancelled() or done.exception() is not None
+        if keep_s > 0 and not failed:
+            done.get_loop().call_later(keep_s, self._expire, key, done)
+        else:
+            self._expire(key, done)
+
+    def _expire(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
+        if self._asked.get(key) is done:
+            del self._asked[key]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,9 @@ from standby.world import World
 
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
 TRIES: Final = 5
+POOL_KEPT_S: Final = 0.2
+"""So old may a pool be that an order is taken in with: by so much its time to wait may be off when the pool was just
+blocked or opened."""
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -96,7 +99,7 @@ class Intake:
     async def _pool(self, name: str) -> Pool:
         if name not in self._pools:
             store = self._world.store
-            pool = await self._world.shared.ask(("pool", name), lambda: store.pool(name))
+            pool = await self._world.shared.ask(("pool", name), lambda: store.pool(name), keep_s=POOL_KEPT_S)
             if pool is None:
                 names = sorted(each.name for each in await self._world.store.pools())
                 hint = f"use one of: {', '.join(names)}" if names else "the server has no pools yet"

@@ -84,6 +84,7 @@ async def override_pool(request: Request, world: WorldNeed, actor: ActorNeed, na
         if change is not None and change.pool is not None:
             _check_ceiling(change.pool)
         if change is None or (await world.store.save([change]))[0].saved:
+            world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
     raise _busy("pool", name)
 
@@ -190,6 +191,7 @@ async def _set_pool(request: Request, world: World, actor: str, name: str, mode:
         pool = await _pool(world, name)
         change = places.set_pool_mode(world.cause(Trigger.REQUEST, actor), pool, mode, body.reason)
         if change is None or (await world.store.save([change]))[0].saved:
+            world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
     raise _busy("pool", name)
 
