@@ -29,7 +29,7 @@ from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal
 from standby.store.contract import Store, Verdict
 from standby.store.store import migrate, open_store
-from standby.world import StoreClock, World
+from standby.world import StoreClock, World, settle_memory
 
 HOST: Final = "host"
 POOL: Final = "default"
@@ -174,6 +174,7 @@ async def main(url: str, slots: int) -> None:
             )
             await apply_config(world)
             ours = Ours(world, watched, driver)
+            settle_memory()
             await answer({"about": ours.about, "drain": ours.drain, "submit": ours.submit, "starts": ours.starts})
 
 

@@ -1,6 +1,7 @@
 """What everything above the core is given: a clock, ids, chance, the store, the drivers, the configuration."""
 
 import asyncio
+import gc
 import os
 import random
 import time
@@ -74,11 +75,24 @@ def _monotonic_ms() -> int:
     return time.monotonic_ns() // 1_000_000
 
 
+class Chance:
+    """Unguessable bytes, fetched from the system many at a time."""
+
+    def __init__(self) -> None:
+        self._bytes, self._at = b"", 0
+
+    def __call__(self, count: int) -> bytes:
+        if self._at + count > len(self._bytes):
+            self._bytes, self._at = os.urandom(4096), 0
+        self._at += count
+        return self._bytes[self._at - count : self._at]
+
+
 class Ids:
     """Sortable ids that cannot be guessed: 48 bits of time, 80 of chance, 26 letters and digits."""
 
-    def __init__(self, chance: Callable[[int], bytes] = os.urandom) -> None:
-        self._chance = chance
+    def __init__(self, chance: Callable[[int], bytes] | None = None) -> None:
+        self._chance = chance or Chance()
         self._last = 0
 
     def order(self, now: int) -> str:
@@ -146,3 +160,11 @@ class World:
     def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None) -> Cause:
         """Who makes a change, stamped now."""
         return Cause(id=self.ids.short(), at=self.clock.now(), trigger=trigger, actor=actor, lease=lease)
+
+
+def settle_memory() -> None:
+    """Let the collector of cyclic garbage rest: rows are frozen values without cycles, and looking through all of them
+    again and again took a tenth of the work. What is there at the start is not looked at any more."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 100)

@@ -29,7 +29,7 @@ from standby.drivers.process import ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal, load_key
 from standby.store.store import open_store
-from standby.world import Ids, StoreClock, World
+from standby.world import Ids, StoreClock, World, settle_memory
 
 SERVER_FILE: Final = "server.json"
 CONNECTIONS_GRACE_S: Final = 5
@@ -129,6 +129,7 @@ async def _run(world: World, instance: str, first_key: str | None) -> None:
             )
         )
         _on_signals(lambda: _stop(app, server, stop))
+        settle_memory()
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         controlling = asyncio.create_task(Controller(world, instance).run(stop))
         try:

@@ -18,7 +18,7 @@ from standby.world import World
 
 RELOAD_GAP_S = 0.05
 """Hints make a leader read its rows again at most this often."""
-UNDER_WAY = 4
+UNDER_WAY = 8
 """So many saves are under way at once."""
 
 Then = Callable[[Sequence[Change]], Awaitable[None]]

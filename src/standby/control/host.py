@@ -27,7 +27,7 @@ IDLE_POLLS = 3
 LOOK_GAP_S = 0.02
 """A platform that cannot say when something changed is looked at, at most, this often."""
 WAVE = 50
-"""So many ends (or half of the open runs) are judged in a step: their commit is under way while the rest is judged."""
+"""So many ends (or a quarter of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
 """Intents: something is sent to the platform because of them."""
@@ -183,7 +183,7 @@ class HostStep:
         )
         seen = _best(sightings)
         timely = looked and self._may_judge_by_age()
-        most = max(WAVE, len(mirror.opened) // 2)
+        most = max(WAVE, len(mirror.opened) // 4)
         found: list[Change] = []
         for run in mirror.open_runs():
             if len(found) == most:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from standby.core.model import Change, Host, Json, Order, Pool, Project, Slot, Trigger
 from standby.store.contract import Work
-from standby.store.hot import HOT_KINDS, Hot, hot_kind
+from standby.store.hot import HOT_KINDS, Hot, hot_kind, is_submit
 from standby.store.rows import told
 
 Place = Slot | Pool | Host | Project
@@ -94,7 +94,7 @@ def entry(change: Change) -> Entry:
         relies_on=_relies_on(change),
         opens=_opens(change),
         asked_in=_pool_of(change) if asked else None,
-        hot=None,
+        hot=Hot.SUBMIT if is_submit(change, data) else None,
     )
 
 

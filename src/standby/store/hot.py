@@ -1,4 +1,4 @@
-"""The changes every order goes through (claim, ready, end), told apart so that they are written by narrow statements.
+"""The changes every order goes through (submit, claim, ready, end), told apart: narrow statements write them.
 
 A change is hot when the columns it writes are exactly those its narrow statement sets. Any other goes the general way,
 and so does a hot one that its statement did not take: there it gets its exact verdict.
@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 from enum import StrEnum
 from typing import Final
 
-from standby.core.model import Change, EventKind, Order
+from standby.core.model import Change, EventKind, Guards, Order, OrderState
 
 SEPARATOR: Final = "\x1f"
 NOTHING: Final = "\x1e"
@@ -18,11 +18,13 @@ _ESCAPED: Final = "\\u001"
 
 
 class Hot(StrEnum):
+    SUBMIT = "submit"
     CLAIM = "claim"
     READY = "ready"
     END = "end"
 
 
+_UNGUARDED: Final = Guards()
 _STATE: Final = frozenset({"version", "state", "state_since"})
 _RUN: Final = frozenset({"slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline"})
 _SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_at"})
@@ -56,6 +58,35 @@ def hot_kind(change: Change, data: str, order: AbstractSet[str], slot: AbstractS
     if change.order.state_since != change.at or (slot is not None and not slot <= _SLOT):
         return None
     return kind if _FITS[kind](change, change.order) else None
+
+
+def is_submit(change: Change, data: str) -> bool:
+    """Whether the narrow statement for new orders writes this change."""
+    order, spec, kept = change.order, change.spec, change.idempotency
+    if change.kind is not EventKind.ORDER_SUBMITTED or order is None or spec is None or _ESCAPED in data:
+        return False
+    if kept is not None:
+        texts = (kept.key, kept.fingerprint, kept.answer)
+        if any(SEPARATOR in text or NOTHING in text for text in texts):
+            return False
+        if (kept.project, kept.order_id, kept.at) != (order.project, order.id, change.at):
+            return False
+    new = Order(
+        id=order.id,
+        project=order.project,
+        pool=order.pool,
+        memory_mb=order.memory_mb,
+        submitted_at=change.at,
+        state=OrderState.PENDING,
+        state_since=change.at,
+        rank=order.rank,
+        due_at=order.due_at,
+        queue_due=order.queue_due,
+        dedupe_live=order.dedupe_live,
+    )
+    rest = (change.order_was, change.run, change.slot, change.pool, change.host, change.project)
+    alone = all(row is None for row in rest) and change.guards == _UNGUARDED
+    return alone and order == new and spec.order_id == order.id
 
 
 def _is_claim(change: Change, order: Order) -> bool:

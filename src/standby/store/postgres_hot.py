@@ -12,7 +12,12 @@ from standby.store.hot import NOTHING, SEPARATOR, Hot
 
 # n: a number, t: a text
 _GUARDS: Final = "tntnn"
-_COLUMNS: Final = {Hot.CLAIM: "nntnnntntnn", Hot.READY: "nntnntn", Hot.END: "nntnntntnntntnnttnnnntnn"}
+_COLUMNS: Final = {
+    Hot.CLAIM: "nntnnntntnn",
+    Hot.READY: "nntnntn",
+    Hot.END: "nntnntntnntntnnttnnnntnn",
+    Hot.SUBMIT: "ntttnnnnntttttt",
+}
 _EVENT: Final = "tnttttttt"
 _TYPES: Final = {"n": "cast(${} as text)::bigint[]", "t": "string_to_array(${}, E'\\x1f', E'\\x1e')"}
 _OTHERS: Final = 11
@@ -37,7 +42,7 @@ def hot_parameters(batch: Sequence[Entry]) -> list[str | None]:
     events: list[Row] = []
     for n, one in enumerate(batch, 1):
         assert one.hot is not None
-        g = guards.setdefault(_guards(one), len(guards) + 1)
+        g = 0 if one.hot is Hot.SUBMIT else guards.setdefault(_guards(one), len(guards) + 1)
         moves[one.hot].append(_ROWS[one.hot](n, g, one))
         events.append(_event(one))
     columns = _texts(list(guards), _GUARDS)
@@ -123,7 +128,29 @@ def _end(n: int, g: int, one: Entry) -> Row:
     )
 
 
-_ROWS: Final = {Hot.CLAIM: _claim, Hot.READY: _ready, Hot.END: _end}
+def _submit(n: int, _: int, one: Entry) -> Row:
+    order, kept, sealed = one.order, one.change.idempotency, one.change.sealed_env
+    assert order is not None
+    return (
+        n,
+        order.id,
+        order.project,
+        order.pool,
+        order.memory_mb,
+        one.change.at,
+        order.rank,
+        order.due_at,
+        order.queue_due,
+        order.dedupe_live,
+        one.spec_body,
+        None if sealed is None else sealed.hex(),
+        None if kept is None else kept.key,
+        None if kept is None else kept.fingerprint,
+        None if kept is None else kept.answer,
+    )
+
+
+_ROWS: Final = {Hot.SUBMIT: _submit, Hot.CLAIM: _claim, Hot.READY: _ready, Hot.END: _end}
 
 
 def _event(one: Entry) -> Row:

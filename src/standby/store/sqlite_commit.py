@@ -86,6 +86,9 @@ POOL_VERSION: Final = "select version from pools where name = ?"
 HOST_VERSION: Final = "select version from hosts where name = ?"
 PROJECT_VERSION: Final = "select version from projects where name = ?"
 
+MOVES: Final = frozenset({Hot.CLAIM, Hot.READY, Hot.END})
+"""Hot changes of orders that are there already; new ones are written one by one."""
+
 Value = None | int | float | bytes | str
 
 CONFLICT: Final = Verdict(Answer.CONFLICT)
@@ -198,10 +201,10 @@ class Batch:
     def write(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
         """Check and write every change, then all their events. Hot ones are checked by what was read at once, and
         written by kind: that is as good, because no two changes of a batch touch the same row."""
-        hot = Moves(self._cursor, [one for one in batch if one.hot is not None])
+        hot = Moves(self._cursor, [one for one in batch if one.hot in MOVES])
         verdicts = []
         for one in batch:
-            refusal = self._hot_refusal(one, hot) if one.hot is not None else self._refusal(one)
+            refusal = self._hot_refusal(one, hot) if one.hot in MOVES else self._refusal(one)
             verdicts.append(refusal or self._write(one, hot))
         hot.write()
         self._cursor.executemany(INSERT_EVENT, self._events)
@@ -297,15 +300,15 @@ class Batch:
 
     def _write(self, one: Entry, hot: "Moves") -> Verdict:
         # The order goes first: when it is not as it was, nothing of the change has been written yet.
-        if one.hot is None and one.order is not None and not self._write_order(one):
+        if one.hot not in MOVES and one.order is not None and not self._write_order(one):
             return CONFLICT
         self._seq += 1
         if one.opens in self._opened:
             self._opened[one.opens] += 1
-        if one.hot is None:
-            self._write_rest(one)
-        else:
+        if one.hot in MOVES:
             hot.add(one)
+        else:
+            self._write_rest(one)
         change = one.change
         before, after = change.states
         told = (

@@ -9,6 +9,8 @@ create function save_hot(
     e_code bigint[], e_ended bigint[], e_slot text[], e_slot_was bigint[], e_slot_state text[], e_slot_since bigint[],
     e_number bigint[], e_incarnation text[], e_handle text[], e_commanded bigint[], e_ready bigint[], e_stop_asked bigint[],
     e_signal bigint[], e_error text[], e_peak bigint[], e_cpu bigint[],
+    s_n bigint[], s_id text[], s_project text[], s_pool text[], s_memory bigint[], s_at bigint[], s_rank bigint[], s_due bigint[],
+    s_queue_due bigint[], s_dedupe text[], s_body text[], s_sealed text[], s_key text[], s_fingerprint text[], s_answer text[],
     v_change text[], v_at bigint[], v_kind text[], v_subject text[], v_from text[], v_to text[], v_trigger text[],
     v_actor text[], v_data text[],
     changes change_in[], new_orders order_in[], changed_orders order_in[], slots_in slot_in[], runs_in run_in[],
@@ -97,12 +99,40 @@ begin
         select saved || array_agg(u.n order by u.n) into saved from u;
     end if;
 
+    if s_n is not null then
+        with s as materialized (
+            select s.* from unnest(s_n, s_id, s_project, s_pool, s_memory, s_at, s_rank, s_due, s_queue_due, s_dedupe, s_key)
+                s (n, id, project, pool, memory, at, rank, due, queue_due, dedupe, key)
+            where not exists (select 1 from orders o where o.id = s.id)
+                and not exists (select 1 from specs p where p.order_id = s.id)
+                and (s.dedupe is null or not exists (select 1 from orders d where d.dedupe_live = s.dedupe))
+                and (s.key is null
+                    or not exists (select 1 from idempotency i where i.project = s.project and i.key = s.key))),
+        i as (
+            insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
+                queue_due, dedupe_live)
+            select s.id, 1, s.project, s.pool, s.memory, s.at, 'pending', s.at, 0, s.rank, s.due, s.queue_due, s.dedupe from s)
+        select saved || array_agg(s.n order by s.n) into saved from s;
+    end if;
+
     select coalesce(max(e.seq), 0) into last_seq from events e;
     seqs := array_fill(0::bigint, array[cardinality(v_change)]);
     foreach place in array coalesce(saved, '{}') loop
         last_seq := last_seq + 1;
         seqs[place] := last_seq;
     end loop;
+    if s_n is not null then
+        insert into specs (seq, order_id, pool, project, body)
+        select seqs[s.n], s.id, s.pool, s.project, s.body
+        from unnest(s_n, s_id, s_pool, s_project, s_body) s (n, id, pool, project, body) where seqs[s.n] > 0;
+        insert into envs (order_id, sealed)
+        select s.id, decode(s.sealed, 'hex') from unnest(s_n, s_id, s_sealed) s (n, id, sealed)
+        where s.sealed is not null and seqs[s.n] > 0;
+        insert into idempotency (project, key, fingerprint, order_id, answer, at)
+        select s.project, s.key, s.fingerprint, s.id, s.answer, s.at
+        from unnest(s_n, s_id, s_project, s_at, s_key, s_fingerprint, s_answer) s (n, id, project, at, key, fingerprint, answer)
+        where s.key is not null and seqs[s.n] > 0;
+    end if;
     insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
     select seqs[v.n], v.at, v.kind, v.subject, v.from_state, v.to_state, v.trigger, v.actor, v.data, v.change
     from unnest(v_change, v_at, v_kind, v_subject, v_from, v_to, v_trigger, v_actor, v_data) with ordinality
