@@ -14,6 +14,7 @@ from msgspec import Struct
 from sim.coverage import Pair
 from sim.house import House
 from sim.plan import ACTIONS, Action, draw
+from standby.world import settle_memory
 
 COMPARE_EVERY = 100
 CHUNK = 5
@@ -94,7 +95,7 @@ def run_many(seeds: Sequence[int], *, actions: int, jobs: int) -> Iterator[Outco
     if jobs == 1:
         yield from map(_play, tasks)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, settle_memory) as pool:
         yield from pool.imap_unordered(_play, tasks, chunksize=CHUNK)
 
 

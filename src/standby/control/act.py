@@ -32,6 +32,7 @@ class Hands:
 
     def __init__(self, driver: Driver, hold: Hold, clock: Clock, wake: Callable[[], None]) -> None:
         self._driver, self._hold, self._clock, self._wake = driver, hold, clock, wake
+        self._starts_many = driver if isinstance(driver, StartsMany) else None
         self._calls: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._stops_sent: dict[tuple[str, bool], float] = {}
         self._sightings: list[Sighting] = []
@@ -45,13 +46,13 @@ class Hands:
 
     def start(self, starts: Sequence[tuple[Work, Slot, dict[str, str]]]) -> None:
         """Send saved commands, if there is still time and the lease outlives it."""
-        if not isinstance(self._driver, StartsMany):
+        if self._starts_many is None:
             for work, slot, env in starts:
                 self._launch([slot.name], self._start(work, slot, env))
             return
         free = [start for start in starts if start[1].name not in self._calls]
         if free:
-            self._launch([slot.name for _, slot, _ in free], self._start_many(self._driver, free))
+            self._launch([slot.name for _, slot, _ in free], self._start_many(self._starts_many, free))
 
     def cannot_start(self, order: Order, why: str) -> None:
         """Report a start that was never sent, because what it needs cannot be had."""

@@ -40,6 +40,7 @@ class HostStep:
         self._world, self._driver, self._hold, self._actor = world, driver, hold, actor
         self._hands = Hands(driver, hold, world.clock, wake)
         self._book = Book(world, hold, wake)
+        self._watches = isinstance(driver, Watch)  # asked once: such a question is slow
         self._wake = wake
         self._sightings: list[Sighting] = []
         self._polled_at = self._looked_at = float("-inf")
@@ -124,7 +125,7 @@ class HostStep:
     # reading
 
     def _should_look(self) -> bool:
-        if isinstance(self._driver, Watch):
+        if self._watches:
             return self._stirred
         return self._world.clock.monotonic() - self._looked_at >= LOOK_GAP_S
 
