@@ -107,6 +107,12 @@ class Instance(Controller):
         if self.dead:
             raise asyncio.CancelledError
 
+    async def dawdle(self) -> None:
+        """Wait before a save reaches the store, if it is a slow one."""
+        if self._ground.fault("slow save"):
+            await asyncio.sleep(self._ground.chance.choice([0.001, 0.05, 0.4, 1.5, 3.0]))
+            await self.pass_gate()
+
     async def suffer(self, *, store: bool) -> None:
         """Spring the trap, if this is its point."""
         trap = self.trap

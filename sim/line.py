@@ -96,6 +96,9 @@ class Owner(Protocol):
     def cut_off(self) -> bool:
         """Whether it cannot reach the store now."""
 
+    async def dawdle(self) -> None:
+        """Wait before a save reaches the store, if it is a slow one: others may write meanwhile."""
+
 
 class Line:
     """All that an instance has of the store; each call can be stopped before and after its effect."""
@@ -111,6 +114,8 @@ class Line:
         async def over_the_line(*args: Any, **keys: Any) -> Any:
             await owner.pass_gate()
             await owner.suffer(store=True)
+            if name == "save":
+                await owner.dawdle()
             if owner.cut_off():
                 raise StoreDown("the line to the store is cut")
             answer = await call(*args, **keys)

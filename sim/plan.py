@@ -52,8 +52,9 @@ CALL_FAULTS: Final = (
     "slow look",
     "failed look",
     "old runs too",
+    "slow save",
 )
-"""What can happen to a driver call."""
+"""What can happen to a driver call, and to a save."""
 
 
 class HostShape(Struct, frozen=True, kw_only=True):

@@ -258,3 +258,12 @@ async def test_a_purge_leaves_nothing_but_its_event(home: House) -> None:
     assert (event["actor"], event["data"]["note"]) == ("tester", {"said": "a leak"})
     assert "plugh" not in (await home.get("/events?limit=1000")).text
     assert (await many(home, "purge", {"ids": [order_id]}))["matched"] == 0
+
+
+async def test_a_group_that_is_refused_for_one_used_key_saves_none_of_the_others(home: House) -> None:
+    first = await home.post("/work-orders/bulk", {"orders": [ORDER], "together": True}, Idempotency_Key="k")
+    assert first.status_code == 201
+    others = {"orders": [{**ORDER, "priority": 6}, ORDER, ORDER], "together": True}
+    refused = await home.post("/work-orders/bulk", others, Idempotency_Key="k")
+    assert (refused.status_code, refused.json()["code"]) == (422, "refused_together")
+    assert len((await home.get("/work-orders")).json()["orders"]) == 1

@@ -357,3 +357,12 @@ async def test_a_leader_whose_changes_are_always_refused_slows_down() -> None:
     assert waits[0] == 0.0 and waits == sorted(waits) and waits[-1] >= 0.5
     stage.store.save = save  # type: ignore[method-assign]
     assert [await leader.step() for _ in range(2)][-1] > 0
+
+
+async def test_a_driver_s_text_with_a_nul_does_not_keep_its_run_open() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    order_id = await stage.submit({"start_error": "no\0such thing"}, retries=0)
+    await stage.steps(leader, 6, each_ms=30)
+    assert (await stage.order(order_id)).state is S.FAILED
+    assert [run.error for run in await stage.store.runs(order_id)] == ["nosuch thing"]

@@ -164,6 +164,8 @@ class Intake:
             changes, places, verdicts = await self._save(asked, [self._change(wish, at) for wish in asked], together)
             for place, change, position, verdict in zip(left, changes, places, verdicts, strict=True):
                 done[place] = await self._outcome(wishes[place], change, position, verdict)
+            if together and any(isinstance(found, Problem) for found in done):
+                break  # then none is taken in: those that were held back are not tried alone
         lost = "the order could not be saved: others changed the same rows"
         return [Problem(409, "conflict", lost, "send it again") if found is None else found for found in done]
 

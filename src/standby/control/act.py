@@ -67,7 +67,7 @@ class Hands:
     def stop(self, order: Order, slot: Slot, *, force: bool) -> None:
         """Ask or force, again only after a while."""
         key = (run_id(order), force)
-        if self._stops_sent.get(key, 0.0) + ASK_AGAIN_S > self._clock.monotonic():
+        if self._stops_sent.get(key, float("-inf")) + ASK_AGAIN_S > self._clock.monotonic():
             return
         if self._launch([slot.name], self._stop(order, slot, force)):
             self._stops_sent[key] = self._clock.monotonic()

@@ -1,12 +1,14 @@
 """A leader's book: its picture of the host's rows, and every change that it has written into them.
 
-A leader goes on deciding while what it decided is being saved: such changes are laid over the rows at once. That is
-safe because a change names the versions it was decided on: if an earlier one is refused, everything that was built on
-it is refused too. What no version guards (memory, a place in a limit) is not given away before the save, and nothing
-goes out to the platform before it.
+A leader goes on deciding while what it decided is being saved: such changes are laid over the rows at once. Only claims
+of slots that ends set free are built on them, and a claim is refused unless its slot is idle, unheld and of the version
+that was thought. Nothing else is: no order is decided about while a change of it is under way (versions only count, so
+another's change could be taken for one's own), memory and places in a limit are not given away, and nothing goes out to
+the platform.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from standby.control.ahead import Ahead
@@ -36,6 +38,10 @@ class Book:
         self._seq = -1
         self._own_seqs: set[int] = set()
         self._read_at = float("-inf")
+        self.unsaved: Counter[str] = Counter()
+        """Orders with changes under way."""
+        self.awaited = False
+        """Somebody waits for one of those."""
         self._under_way: set[asyncio.Task[None]] = set()
         self._trouble: Exception | None = None
 
@@ -115,6 +121,7 @@ class Book:
     def send(self, changes: Sequence[Change], then: Then | None = None) -> None:
         """Save these, which are laid over the rows already, without waiting; `then` gets those that were saved."""
         if changes:
+            self.unsaved.update(change.subject for change in changes)
             task = asyncio.ensure_future(self._send(self.mirror, changes, then))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
@@ -129,7 +136,10 @@ class Book:
         except Exception as error:  # noqa: BLE001  it is the step's to hear, not this task's
             mirror.fresh = False
             self._trouble = self._trouble or error
-        if mirror.limited or not mirror.fresh:
+        finally:
+            self.unsaved -= Counter(change.subject for change in changes)
+        if self.awaited or mirror.limited or not mirror.fresh:
+            self.awaited = False
             self._wake()
 
     def _raise(self) -> None:

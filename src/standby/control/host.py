@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from standby.control.act import Hands, Made
 from standby.control.ahead import PAGE
@@ -29,6 +30,7 @@ LOOK_GAP_S = 0.02
 WAVE = 50
 """So many ends (or a quarter of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
+NUL: Final = "\0"
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
 """Intents: something is sent to the platform because of them."""
 
@@ -91,8 +93,9 @@ class HostStep:
         mirror = await self._book.refresh(poll=poll)
         sightings, made = self._hands.reports()
         looked = await self._look(mirror) if poll or self._should_look() else None
-        left = await self._judge(mirror, [*self._sightings, *sightings, *(looked or ())], looked=looked is not None)
-        self._sightings = left
+        seen = _best([*self._sightings, *sightings, *(looked or ())])
+        more = await self._judge(mirror, seen, looked=looked is not None)
+        self._sightings = list(seen.values()) if more or self._book.awaited else []
         await self._settle_slots(mirror, made)
         again = False
         if mirror.host.unreachable_since is None:
@@ -105,7 +108,7 @@ class HostStep:
             self._stale_steps += 1
             return min(0.01 * 2 ** min(self._stale_steps, 16), poll_s) if self._stale_steps > 1 else 0.0
         self._stale_steps = 0
-        if again or left:
+        if again or more:
             return 0.0
         if self._book.reload:
             return RELOAD_GAP_S
@@ -148,7 +151,7 @@ class HostStep:
                 raise Unreachable(another_platform(mirror.host, identity))
             seen = await self._driver.observe(runs)
         except Unreachable as error:
-            await self._away(mirror, str(error))
+            await self._away(mirror, str(error).replace(NUL, ""))
             return None
         if mirror.host.identity is None:
             lead = places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)
@@ -174,21 +177,24 @@ class HostStep:
         """Only by a clock that did not jump, and while this leader certainly leads: its absence is nobody's fault."""
         return self._world.clock.steady and self._hold.outlives(0)
 
-    async def _judge(self, mirror: Mirror, sightings: Iterable[Sighting], *, looked: bool) -> list[Sighting]:
-        """What the sightings and the time call for. Returns the sightings that are left for the next step."""
+    async def _judge(self, mirror: Mirror, seen: dict[str, Sighting], *, looked: bool) -> bool:
+        """What the sightings and the time call for; sightings that were judged are taken out. Returns whether there is
+        more to judge at once. An order with a change under way is judged when that is settled."""
         rules = judge.Rules(
             window_ms=self._world.config.command_window_ms,
             lag_ms=self._driver.lag_ms,
             seats=self._driver.seats,
             chance=self._world.chance(),
         )
-        seen = _best(sightings)
         timely = looked and self._may_judge_by_age()
         most = max(WAVE, len(mirror.opened) // 4)
         found: list[Change] = []
         for run in mirror.open_runs():
             if len(found) == most:
                 break
+            if run.order.id in self._book.unsaved:
+                self._book.awaited = self._book.awaited or run_id(run.order) in seen
+                continue
             sighting = seen.pop(run_id(run.order), None)
             change = None
             if sighting is not None:
@@ -200,7 +206,7 @@ class HostStep:
             if change is not None:
                 found.append(change)
         await self._save_judged(mirror, found)
-        return list(seen.values()) if len(found) == most else []
+        return len(found) == most
 
     async def _save_judged(self, mirror: Mirror, changes: Sequence[Change]) -> None:
         # what has an effect outside is saved before anybody acts on it; the rest may be built upon meanwhile
@@ -220,7 +226,7 @@ class HostStep:
                 continue
             cause = self._cause(Trigger.SIZE)
             if made.error is not None:
-                changes.append(lifecycle.slot_failed(cause, slot, made.error))
+                changes.append(lifecycle.slot_failed(cause, slot, made.error.replace(NUL, "")))
             elif made.incarnation is not None:
                 changes.append(lifecycle.slot_made(cause, slot, made.incarnation))
             else:
@@ -265,16 +271,18 @@ class HostStep:
         if poll or self._book.seek:
             room = mirror.room()
             most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
+            self._book.seek = False  # before the question: what comes meanwhile sets it again
             waiting = {
                 work.order.id: work
                 for name, count in most.items()
                 if count > 0
                 for work in await self._book.ahead.heads(name, min(count, PAGE), mirror.host.memory_mb)
+                if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])
             wanted = dict(plan.wanted)
             # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
-            self._book.seek = bool(waiting) or 0 in most.values()
+            self._book.seek = self._book.seek or bool(waiting) or 0 in most.values()
             self._claim(mirror, [(admission, waiting[admission.order.id].spec) for admission in plan.admissions])
         installation = self._world.config.installation
         await self._book.save(size.size(lambda: self._cause(Trigger.SIZE), mirror.room(), wanted, installation))
@@ -322,8 +330,12 @@ class HostStep:
             if order.state is OrderState.STOPPING and order.slot in mirror.slots:
                 forced = order.deadline is not None and now >= order.deadline
                 self._hands.stop(order, mirror.slots[order.slot], force=forced)
+        # what runs in a place is its only witness until its end is saved
+        unsaved = {order.slot for order in mirror.ending.values()}
         for slot in mirror.slots.values():
             match slot.state:
+                case _ if slot.name in unsaved:
+                    self._book.awaited = True
                 case SlotState.IDLE | SlotState.ERROR:
                     pass
                 case SlotState.CREATING:
@@ -350,11 +362,20 @@ def _best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
     """One sighting for each run: an end says more than being ready, which says more than anything else."""
     weight = {Seen.STOPPED: 2, Seen.READY: 1}
     best: dict[str, Sighting] = {}
-    for sighting in sightings:
+    for sighting in map(_plain, sightings):
         known = best.get(sighting.run_id)
         if known is None or weight.get(sighting.seen, 0) >= weight.get(known.seen, 0):
             best[sighting.run_id] = sighting
     return best
+
+
+def _plain(sighting: Sighting) -> Sighting:
+    """Without the one character that no database of ours can hold in a text."""
+    error = None if sighting.exit is None else sighting.exit.start_error
+    if NUL not in (sighting.handle or "") and NUL not in (error or ""):
+        return sighting
+    ending = sighting.exit and replace(sighting.exit, start_error=error and error.replace(NUL, ""))
+    return replace(sighting, handle=sighting.handle and sighting.handle.replace(NUL, ""), exit=ending)
 
 
 def _closed_since(mirror: Mirror, pool: Pool) -> int:

@@ -34,7 +34,11 @@ class LogStep:
         pieces = await self._driver.logs({tail.run_id: tail.cursor for tail in open_tails}) if open_tails else []
         chunks = [self._chunk(piece) for piece in pieces if piece.lines or piece.closed]
         if chunks:
-            self._tails.update(await self._store.append_logs(chunks, self._cap_bytes))
+            stored = await self._store.append_logs(chunks, self._cap_bytes)
+            for chunk in chunks:
+                # nothing is stored of it (any more): it begins again
+                tail = LogTail(run_id=chunk.run_id, next_line=0, cursor="", closed=False)
+                self._tails[chunk.run_id] = stored.get(chunk.run_id, tail)
         await self._forget([run for run in runs if self._tails[run].closed])
         return bool(chunks)
 

@@ -88,7 +88,8 @@ class Mirror:
 
     def settled(self, change: Change) -> None:
         """An end that was laid over the rows before it was saved, is."""
-        order = None if change.order is None else self.ending.pop(change.order.id, None)
+        ended = change.order is not None and change.order.state not in OPEN
+        order = self.ending.pop(change.subject, None) if ended else None
         if order is not None:
             self._count(order.project, -1)
 

@@ -84,6 +84,8 @@ def is_submit(change: Change, data: str) -> bool:
         queue_due=order.queue_due,
         dedupe_live=order.dedupe_live,
     )
+    if change.sealed_env == b"" or order.dedupe_live == "":  # on its way a lone empty text looks like none
+        return False
     rest = (change.order_was, change.run, change.slot, change.pool, change.host, change.project)
     alone = all(row is None for row in rest) and change.guards == _UNGUARDED
     return alone and order == new and spec.order_id == order.id
@@ -97,14 +99,15 @@ def _is_claim(change: Change, order: Order) -> bool:
 
 
 def _is_ready(change: Change, order: Order) -> bool:
-    return (
-        order.ready_at == change.at and change.guards.slot_free is None and change.run is None and change.slot is None
-    )
+    alone = change.guards.slot_free is None and change.run is None and change.slot is None
+    return alone and order.ready_at == change.at and order.handle != ""
 
 
 def _is_end(change: Change, order: Order) -> bool:
     run, was, slot = change.run, change.slot_was, change.slot
     if run is None or was is None or slot is None or change.guards.slot_free is not None:
+        return False
+    if "" in (run.handle, run.error):  # on its way a lone empty text looks like none
         return False
     same_run = (run.order_id, run.slot, run.ended_at) == (order.id, slot.name, change.at)
     same_outcome = (run.reason, run.exit_code) == (order.reason, order.exit_code)

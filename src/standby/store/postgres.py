@@ -175,7 +175,10 @@ class PostgresStore(Sweeps):
             saved.update(zip((one.change.id for one in others), verdicts(*more), strict=True))
         missed = [one for one in hot if one.change.id not in saved]
         if missed:
-            saved.update(zip((one.change.id for one in missed), await self._save_others(missed), strict=True))
+            try:
+                saved.update(zip((one.change.id for one in missed), await self._save_others(missed), strict=True))
+            except (Violated, StoreDown) as error:
+                raise Unsure(f"a part of the batch is saved: {error}") from error
         self._last_seq = max(self._last_seq, *(verdict.seq or 0 for verdict in saved.values()))
         return [saved[one.change.id] for one in batch]
 
