@@ -146,9 +146,19 @@ async def test_a_mistake_of_ours_is_a_problem_without_its_insides(home: House, m
     assert "secret" not in answer.text
 
 
-async def test_a_wrong_method_is_a_problem_too(home: House) -> None:
-    answer = await home.http.delete("/api/v1/work-orders")
+@pytest.mark.parametrize(
+    ("path", "allow"),
+    [
+        ("/api/v1/work-orders", "GET, POST"),
+        ("/api/v1/work-orders/cancel", "POST"),
+        ("/api/v1/pools/x", "GET, PATCH"),
+        ("/", "GET"),
+    ],
+)
+async def test_a_wrong_method_is_told_the_right_ones(home: House, path: str, allow: str) -> None:
+    answer = await home.http.put(path)
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+    assert answer.headers["allow"] == allow
 
 
 async def test_a_stopping_server_is_not_ready(home: House) -> None:

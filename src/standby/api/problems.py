@@ -1,5 +1,6 @@
 """Every refusal in one shape: application/problem+json that says what is wrong and what to do."""
 
+import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 
@@ -131,7 +132,17 @@ async def _http(request: Request, error: Exception) -> Response:
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     detail = f"{request.method} {request.url.path[:200]}: {HTTPStatus(error.status_code).phrase.lower()}"
     what_to_do = "see /api/v1/openapi.json for the routes there are"
-    return Problem(error.status_code, code, detail, what_to_do, headers=error.headers).response()
+    allow = _allowed(request) if error.status_code == 405 else ""
+    headers = {"Allow": allow} if allow else error.headers
+    return Problem(error.status_code, code, detail, what_to_do, headers=headers).response()
+
+
+def _allowed(request: Request) -> str:
+    """The methods that are described for this path: the router names only those of the first route that fits."""
+    path, described = request.url.path, request.app.openapi()["paths"]
+    alike = (each for each in described if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", each), path))
+    found: Mapping[str, object] = described.get(path) or next((described[each] for each in alike), {})
+    return ", ".join(sorted(found)).upper()
 
 
 async def _standby(request: Request, error: Exception) -> Response:
