@@ -8,7 +8,7 @@ PROJECT := pyproject.toml src/standby/__init__.py
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help up test check format docs bench sim mutants lock wheel clean
+.PHONY: help up test check format docs bench sim fuzz mutants lock wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
@@ -39,6 +39,10 @@ bench: $(VENV)/.dev ## measure this machine next to the peers (20 minutes; 3 wit
 SEEDS ?= 2000
 sim: $(VENV)/.dev ## play SEEDS=N seeds of the simulator, on all cores
 	$(BIN)/python -m sim --seeds $(SEEDS)
+
+EXAMPLES ?= 300
+fuzz: $(VENV)/.dev ## send EXAMPLES=N made-up requests to every route of the API: each answer must be as described
+	STANDBY_TEST_FUZZ_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 1800 tests/api/test_fuzz.py $(ARGS)
 
 mutants: $(VENV)/.dev ## break core/ in one place at a time: its tests must notice nearly always
 	nice -n 15 $(BIN)/python tools/mutants.py $(ARGS)

@@ -43,7 +43,7 @@ async def test_a_key_needs_a_plain_name(home: House, body: Any) -> None:
 
 
 async def test_the_configuration_is_shown_without_its_secrets(tmp_path: Path) -> None:
-    secrets = {"seal_key": "ab" * 32, "database": "postgresql://me:xyzzy@db/x?password=plugh"}
+    secrets: dict[str, Any] = {"seal_key": "ab" * 32, "database": "postgresql://me:xyzzy@db/x?password=plugh"}
     async with house(tmp_path, **secrets) as home:
         answer = await home.get("/config")
         found = {each["name"]: each for each in answer.json()["settings"]}

@@ -22,6 +22,8 @@ DESCRIPTION: Final = """\
 Every refusal is `application/problem+json` with a `code` for programs and `what_to_do` for people. Times are RFC 3339
 in UTC, lengths are seconds. Send `Authorization: Bearer KEY`."""
 _TEXT: Final = {"type": "string"}
+_CONTENT: Final[Mapping[str, Json]] = {"application/x-ndjson": {}, "text/event-stream": {}}
+"""Streams have no shape as a whole."""
 _HEADERS: Final = {
     "Idempotency-Key": "Safe to repeat: the same key and body within a day give the first answer again.",
     "If-None-Match": "The ETag of an earlier answer: 304 when nothing changed.",
@@ -164,7 +166,7 @@ def _answer(status: int, says: Says, shapes: Mapping[int, Json]) -> Json:
     if status == 304:
         return {"description": "Nothing changed."}
     shape = shapes.get(id(says.view), _TEXT)
-    content = {kind: {"schema": shape if kind == "application/json" else _TEXT} for kind in says.kinds}
+    content = {kind: _CONTENT.get(kind, {"schema": shape}) for kind in says.kinds}
     return {"description": "Made." if status == 201 else "Done.", "content": content}
 
 
