@@ -16,6 +16,7 @@ from standby.config.model import SECTIONS, Config, Source, contradictions, defau
 from standby.core.errors import ConfigError
 
 FILE_NAME: Final = "standby.toml"
+FILE_MAX: Final = 2**20
 ENV_PREFIX: Final = "STANDBY_"
 ENV_OTHERS: Final = frozenset(
     ENV_PREFIX + name
@@ -67,7 +68,11 @@ def checked(kind: type[C], keys: Mapping[str, Any], sources: Mapping[str, Source
 
 def _read(file: Path, *, must_be_there: bool) -> dict[str, Any]:
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        with file.open("rb") as opened:
+            found = opened.read(FILE_MAX + 1)
+        if len(found) > FILE_MAX:
+            raise ConfigError(f"{file}: is larger than {FILE_MAX // 1024} KB; is it a configuration?")
+        return tomllib.loads(found.decode())
     except FileNotFoundError:
         if not must_be_there:
             return {}
