@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import structlog
 
 from standby.api.auth import ensure_first_key, hashed
 from standby.core.model import OrderState
@@ -159,6 +160,23 @@ async def test_a_wrong_method_is_told_the_right_ones(home: House, path: str, all
     answer = await home.http.put(path)
     assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
     assert answer.headers["allow"] == allow
+
+
+async def test_whoever_hangs_up_in_the_middle_of_a_body_is_no_fault_of_the_server(home: House) -> None:
+    parts = iter([{"type": "http.request", "body": b'{"command":', "more_body": True}, {"type": "http.disconnect"}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return next(parts)
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    headers = [(b"authorization", f"Bearer {TOKEN}".encode()), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/api/v1/work-orders", "query_string": b"", "headers": headers}
+    with structlog.testing.capture_logs() as said:
+        await home.app(scope, receive, send)
+    assert (sent[0]["status"], said) == (400, [])
 
 
 async def test_a_stopping_server_is_not_ready(home: House) -> None:

@@ -15,6 +15,7 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
+from starlette.requests import ClientDisconnect
 
 from standby.api.problems import Problem, from_validation, invalid
 from standby.core.model import NEVER_RETRIED, Json, OrderState, Reason
@@ -198,13 +199,15 @@ B = TypeVar("B", bound=Body)
 async def read_body(request: Request, most_kb: int) -> bytes:
     """The whole body, or 413 as soon as it is too large."""
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > most_kb * 1024:
-            raise Problem(
-                413, "too_large", f"the body is larger than {most_kb} KB", "send less, or raise request_max_kb"
-            )
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > most_kb * 1024:
+                text = f"the body is larger than {most_kb} KB"
+                raise Problem(413, "too_large", text, "send less, or raise request_max_kb")
+            parts.append(part)
+    except ClientDisconnect:  # nobody is there to read it, but the log of a server is not for faults of its callers
+        raise Problem(400, "cut_off", "the body ended before its end", "send it again") from None
     return b"".join(parts)
 
 
