@@ -6,13 +6,14 @@ from typing import Any
 import schemathesis
 from hypothesis import HealthCheck, settings
 from schemathesis import Case, HookContext
+from schemathesis.specs.openapi.checks import negative_data_rejection
 
 from standby.core.model import OrderState
 from tests.api.fuzz import FrontDoor, description
 from tests.api.house import TOKEN
 
 EXAMPLES = int(os.environ.get("STANDBY_TEST_FUZZ_EXAMPLES", "0"))
-KNOWN = {"order_id": [str(state) for state in OrderState], "name": ["default", "local", "spare", "tester"]}
+KNOWN = {"order_id": [str(state) for state in OrderState], "name": ["default", "local", "spare"]}
 
 config = schemathesis.Config.from_dict(
     {
@@ -43,4 +44,7 @@ def map_path_parameters(context: HookContext, path_parameters: dict[str, Any] | 
 @schema.parametrize()
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_answer_is_as_the_description_says(case: Case[Any]) -> None:
-    case.call_and_validate()
+    answer = case.call()
+    # Each order of a bulk is judged for itself: what is wrong with one is said in its verdict.
+    judged = answer.status_code == 200 and case.path.endswith("/bulk") and answer.json()["refused"] > 0
+    case.validate_response(answer, excluded_checks=[negative_data_rejection] if judged else [])
