@@ -20,6 +20,7 @@ from fastapi import FastAPI
 from standby import log as logs
 from standby.api.app import create_app
 from standby.api.auth import KEY_FILE, ensure_first_key
+from standby.api.front import FrontDoor
 from standby.cli.talk import OK, private_files, say
 from standby.config import Config, load_config
 from standby.control.controller import Controller
@@ -121,7 +122,7 @@ async def _run(world: World, instance: str, first_key: str | None) -> None:
             uvicorn.Config(
                 app,
                 log_config=None,
-                http="httptools",
+                http=FrontDoor,
                 access_log=False,
                 server_header=False,
                 lifespan="on",
