@@ -100,8 +100,8 @@ CONFIGURATION: Final = """\
 The tables of this page are written by `make docs` from `src/standby/config/model.py`. A test fails when they are not
 current.
 
-There is one TOML file (up to 1 MB), read once at the start: `standby.toml` in the working directory, or the one named by
-`--config` or `STANDBY_CONFIG`. A flag goes before the environment, the environment before the file, the file before
+There is one TOML file (up to 1 MB), read once at the start: `standby.toml` in the working directory, or the one named
+by `--config` or `STANDBY_CONFIG`. A flag goes before the environment, the environment before the file, the file before
 the default. `standby config show` says for every setting what it is, where it comes from, and what lost against it;
 `standby config check FILE` says whether a file can be used. [`standby.example.toml`](../standby.example.toml) has
 every key.

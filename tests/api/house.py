@@ -20,7 +20,7 @@ from standby.core.model import Lease, OrderState, Reason, Slot, Trigger, run_id
 from standby.core.sighting import Exit as Ending
 from standby.drivers.contract import LogLine
 from standby.seal import Seal
-from standby.store.contract import Key, LogChunk, Work
+from standby.store.contract import Key, LogChunk, Store, Work
 from standby.store.sqlite import SqliteStore
 from standby.world import Ids, World
 
@@ -163,12 +163,14 @@ class House:
 
 
 @asynccontextmanager
-async def house(directory: Path, *, ids: Ids | None = None, **keys: Any) -> AsyncIterator[House]:
+async def house(
+    directory: Path, *, ids: Ids | None = None, store: Store | None = None, **keys: Any
+) -> AsyncIterator[House]:
     """An API with one host `local`, the pool `default` and a known key."""
     hosts = {"hosts": {"local": {"driver": "scripted", "memory_mb": 1024}}} | keys
     config = Config.of(state_dir=str(directory), poll="20ms", log_poll="10ms", **hosts)
     clock = Clock()
-    store = SqliteStore.in_memory(clock=clock.now)
+    store = store or SqliteStore.in_memory(clock=clock.now)
     world = World(config=config, store=store, clock=clock, seal=Seal(b"k" * 32), ids=ids or Ids())
     await apply_config(world)
     await store.add_key(Key(name="tester", hash=hashed(TOKEN), created_at=clock.at))
