@@ -22,6 +22,7 @@ DESCRIPTION: Final = """\
 Every refusal is `application/problem+json` with a `code` for programs and `what_to_do` for people. Times are RFC 3339
 in UTC, lengths are seconds. Send `Authorization: Bearer KEY`."""
 _TEXT: Final = {"type": "string"}
+_TEXTS: Final = {"Idempotency-Key": {**_TEXT, "pattern": "^[ -~]{1,255}$"}}
 _CONTENT: Final[Mapping[str, Json]] = {"application/x-ndjson": {}, "text/event-stream": {}}
 """Streams have no shape as a whole."""
 _HEADERS: Final = {
@@ -146,7 +147,13 @@ def _complete(operation: Json, says: Says, shapes: Mapping[int, Json], schemas: 
     if operation["operationId"] in OPEN:
         operation["security"] = []
     operation.setdefault("parameters", []).extend(
-        {"name": name, "in": "header", "required": False, "description": _HEADERS[name], "schema": _TEXT}
+        {
+            "name": name,
+            "in": "header",
+            "required": False,
+            "description": _HEADERS[name],
+            "schema": _TEXTS.get(name, _TEXT),
+        }
         for name in says.headers
     )
     if says.body is not None:
