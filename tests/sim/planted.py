@@ -1,6 +1,5 @@
 """Bugs that somebody could write, planted into the product for as long as a test lasts."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +8,6 @@ import pytest
 from msgspec.structs import replace
 
 from standby.control import host as host_module
-from standby.control.book import Book
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
@@ -166,30 +164,6 @@ def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Mirror, "room", room)
 
 
-class _Never(Counter[str]):
-    def __contains__(self, key: object) -> bool:
-        return False
-
-
-def an_order_judged_while_a_change_of_it_is_under_way(patch: pytest.MonkeyPatch) -> None:
-    real = Book.__init__
-
-    def begin(self: Book, *args: Any) -> None:
-        real(self, *args)
-        self.unsaved = _Never()
-
-    patch.setattr(Book, "__init__", begin)
-    patch.setattr(Book, "send", _sent_but_not_noted)
-
-
-def _sent_but_not_noted(self: Book, changes: Sequence[Change], then: Any = None) -> None:
-    if changes:
-        task = asyncio.ensure_future(self._send(self.mirror, changes, then))
-        self._under_way.add(task)
-        task.add_done_callback(self._under_way.discard)
-        self.unsaved = _Never()
-
-
 def wake_hint_needed(patch: pytest.MonkeyPatch) -> None:
     real = HostStep.__init__
 
@@ -263,7 +237,6 @@ PLANTS: Mapping[Plant, str] = {
     no_fence_before_a_driver_call: r"without a lease",
     slot_idle_before_it_was_cleaned: r"where something ran before",
     counter_instead_of_count: r"brings project . over",
-    an_order_judged_while_a_change_of_it_is_under_way: r"is recorded as|was cancelled, which was acknowledged|fold",
     wake_hint_needed: r"long after the faults stopped",
     attempt_not_counted_at_claim: r"but counts",
     lost_cancel: r"was cancelled, which was acknowledged",
