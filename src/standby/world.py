@@ -167,4 +167,4 @@ def settle_memory() -> None:
     again and again took a tenth of the work. What is there at the start is not looked at any more."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
+    gc.set_threshold(10_000, 20, 100)
