@@ -31,6 +31,8 @@ WAVE = 50
 """So many ends (or a quarter of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
 NUL: Final = "\0"
+_NEWS: Final = (Seen.READY, Seen.STOPPED)
+"""What says something about a run whenever it is heard."""
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
 """Intents: something is sent to the platform because of them."""
 
@@ -95,7 +97,7 @@ class HostStep:
         looked = await self._look(mirror) if poll or self._should_look() else None
         seen = _best([*self._sightings, *sightings, *(looked or ())])
         more = await self._judge(mirror, seen, looked=looked is not None)
-        self._sightings = list(seen.values()) if more or self._book.awaited else []
+        self._sightings = [sighting for sighting in seen.values() if more or sighting.seen in _NEWS]
         await self._settle_slots(mirror, made)
         again = False
         if mirror.host.unreachable_since is None:
@@ -193,7 +195,8 @@ class HostStep:
             if len(found) == most:
                 break
             if run.order.id in self._book.unsaved:
-                self._book.awaited = self._book.awaited or run_id(run.order) in seen
+                later = seen.get(run_id(run.order))
+                self._book.awaited = self._book.awaited or (later is not None and later.seen in _NEWS)
                 continue
             sighting = seen.pop(run_id(run.order), None)
             change = None
@@ -334,10 +337,10 @@ class HostStep:
         unsaved = {order.slot for order in mirror.ending.values()}
         for slot in mirror.slots.values():
             match slot.state:
-                case _ if slot.name in unsaved:
-                    self._book.awaited = True
                 case SlotState.IDLE | SlotState.ERROR:
                     pass
+                case _ if slot.name in unsaved:
+                    self._book.awaited = True
                 case SlotState.CREATING:
                     self._hands.make(slot, clean=False)
                 case SlotState.CLEANING:
