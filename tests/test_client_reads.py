@@ -142,3 +142,18 @@ async def test_keys_and_settings_of_pools_are_changed(home: House, client: Async
     assert (pool.slots_max, pool.overrides["slots_max"].reason) == (7, "rush")
     assert "slots_max" not in (await client.patch_pool("default", unset=["slots_max"])).overrides
     assert any(each.value_from == "override" for each in await client.config())
+
+
+async def test_more_orders_than_one_call_takes_are_each_repeated_once(
+    home: House, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("standby.api.many.BULK_MOST", 2)
+    await client.submit_many([{"command": ["true"]}] * 3)
+    await client.cancel_many(pool="default")
+    rest = await client.cancel_many(pool="default")
+    assert (rest.matched, rest.next) == (1, None)
+    first = await client.rerun_many(state="cancelled")
+    assert (first.done, first.more, first.next is None) == (2, True, False)
+    last = await client.rerun_many(state="cancelled", cursor=first.next)
+    assert (last.done, last.more, last.next) == (1, False, None)
+    assert len({each.id for each in (*first.orders, *last.orders)}) == 3

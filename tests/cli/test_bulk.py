@@ -71,11 +71,34 @@ def test_at_a_terminal_the_person_is_asked_with_the_figure(
 
 
 def test_a_dry_run_only_looks(standby: Standby, play: Play) -> None:
-    server = play(ok({**FOUND, "more": True}))
+    server = play(ok({**FOUND, "more": True, "next": "c"}), ok(FOUND))
     said = standby("orders", "purge", "--state", "failed", "--dry-run")
-    assert (said.code, said.out) == (0, "a\n")
-    assert "nothing was done" in said.err and "there are more" in said.err
-    assert bodies(server)[0]["dry_run"] is True
+    assert (said.code, said.out) == (0, "a\na\n")
+    assert "6 match, nothing was done" in said.err
+    assert [(body["dry_run"], body.get("cursor")) for body in bodies(server)] == [(True, None), (True, "c")]
+
+
+@pytest.mark.parametrize("verb", ["cancel", "rerun", "purge"])
+def test_each_order_of_many_pages_is_touched_once(
+    standby: Standby, play: Play, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    server = play(ok({**DONE, "more": True, "next": "c1"}), ok({**DONE, "more": True, "next": "c2"}), ok(DONE))
+    said = standby("orders", verb, "--state", "failed", "--yes", "--json")
+    whole = json.loads(said.out)
+    assert (said.code, whole["matched"], whole["done"], whole["next"], len(whole["orders"])) == (0, 9, 6, None, 6)
+    assert [body.get("cursor") for body in bodies(server)] == [None, "c1", "c2"]
+    assert "so far" not in said.err
+    play(ok({**DONE, "more": True, "next": "c1"}), ok(DONE))
+    monkeypatch.setattr(sys, "stderr", seen := Terminal())
+    standby("orders", verb, "--state", "failed", "--yes")
+    assert "3 orders so far\r" in seen.getvalue() and "6 match" in seen.getvalue()
+
+
+def test_what_was_done_is_told_when_a_later_page_fails(standby: Standby, play: Play) -> None:
+    play(ok({**DONE, "more": True, "next": "c"}), no(503))
+    said = standby("orders", "rerun", "--state", "failed", "--yes")
+    assert (said.code, said.out) == (4, "a stopping\nb cancelled\n")
+    assert "3 match, 2 repeated, 1 cannot be; there are more, which were not reached" in said.err
 
 
 def test_orders_are_named_by_ids_or_by_a_filter_never_both_never_neither(standby: Standby, play: Play) -> None:

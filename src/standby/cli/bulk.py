@@ -10,10 +10,11 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, pair, print_json, say
+from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, agreed, pair, print_json, say
 from standby.client import Client, ServerRefused
 from standby.client.answers import Bulk, Verdict
 from standby.client.plans import NewOrder, Which
+from standby.core.errors import StandbyError
 
 BATCH_MOST: Final = 1_000
 BATCH_BYTES: Final = 900_000
@@ -103,27 +104,51 @@ def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, aske
     if not sure and not sys.stdin.isatty():
         raise Unusable("this may touch many orders: look with --dry-run first, then repeat with --yes")
 
-    def do(client: Client) -> Bulk | None:
-        act: Callable[..., Bulk] = getattr(client, f"{verb}_many")
-        if not sure and not _agreed(verb, act(dry_run=True, **which)):
-            return None
-        return act(dry_run=how.dry_run, reason=how.reason, **which)
+    done: list[Bulk] = []
 
-    done = asked.ask(do)
-    if done is None:
+    def do(client: Client) -> bool:
+        act: Callable[..., Bulk] = getattr(client, f"{verb}_many")
+        if not sure and not _agreed(verb, _all([], act, dry_run=True, **which)):
+            return False
+        _all(done, act, dry_run=how.dry_run, reason=how.reason, **which)
+        return True
+
+    try:
+        meant = asked.ask(do)
+    except (StandbyError, KeyboardInterrupt):
+        if done:
+            _told(verb, _whole(done), asked, dry_run=how.dry_run)
+        raise
+    if not meant:
         say("nothing was done")
         return OK
-    return _told(verb, done, asked, dry_run=how.dry_run)
+    return _told(verb, _whole(done), asked, dry_run=how.dry_run)
 
 
-def _agreed(verb: str, found: Bulk) -> bool:
+def _all(pages: list[Bulk], act: Callable[..., Bulk], **said: Any) -> list[Bulk]:
+    """Add page by page, to the last order that matches; a person at a terminal sees the count grow."""
+    pages.append(act(**said))
+    while (cursor := pages[-1].next) is not None:
+        if sys.stderr.isatty():
+            print(f"{_whole(pages).matched} orders so far\r", end="", file=sys.stderr, flush=True)
+        pages.append(act(cursor=cursor, **said))
+    return pages
+
+
+def _whole(pages: Sequence[Bulk]) -> Bulk:
+    matched, done, refused = (sum(getattr(page, name) for page in pages) for name in ("matched", "done", "refused"))
+    orders = tuple(each for page in pages for each in page.orders)
+    last = pages[-1]
+    return Bulk(matched=matched, done=done, refused=refused, more=last.more, next=last.next, orders=orders)
+
+
+def _agreed(verb: str, found: Sequence[Bulk]) -> bool:
     """Whether the person at the terminal means it."""
-    able = found.matched - found.refused
-    if not able:
+    whole = _whole(found)
+    if not (able := whole.matched - whole.refused):
         return True
-    say(f"{able}{' or more' if found.more else ''} orders match.")
-    print(f"{verb} them? [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
+    say(f"{able} orders match.")
+    return agreed(f"{verb} them?")
 
 
 def _told(verb: str, done: Bulk, asked: Server, *, dry_run: bool) -> int:
@@ -134,7 +159,7 @@ def _told(verb: str, done: Bulk, asked: Server, *, dry_run: bool) -> int:
             print(each.id if each.became is None else f"{each.id} {each.became}")
     words = {"cancel": "asked to end", "rerun": "repeated", "purge": "removed"}[verb]
     refused = f", {done.refused} cannot be" if done.refused else ""
-    more = "; there are more: say it again" if done.more and not dry_run else "; there are more" if done.more else ""
+    more = "; there are more, which were not reached" if done.more else ""
     say(f"{done.matched} match, {'nothing was done' if dry_run else f'{done.done} {words}'}{refused}{more}")
     return REFUSED if done.refused and not done.done and not dry_run else OK
 

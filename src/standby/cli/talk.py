@@ -69,6 +69,12 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def agreed(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
 def print_json(data: Any) -> None:
     """One JSON document on a line of stdout."""
     sys.stdout.write(json.dumps(msgspec.to_builtins(data), ensure_ascii=False) + "\n")

@@ -191,12 +191,14 @@ class Touched(Answer, frozen=True, kw_only=True):
 
 
 class Bulk(Answer, frozen=True, kw_only=True):
-    """What was done to the orders that a filter matched; `more` when there are others that were not reached."""
+    """What was done to the orders that a filter matched. `next` is the cursor of those that were not reached, null when
+    all were."""
 
     matched: int
     done: int
     refused: int
     more: bool
+    next: str | None = None
     orders: tuple[Touched, ...] = ()
 
 

@@ -172,25 +172,32 @@ def rerun(order_id: str, reason: str | None = None) -> Plan[Order]:
     return ask(post("work-orders", order_id, "rerun", body=_why(reason)), Order)
 
 
-def cancel_many(*, dry_run: bool = False, reason: str | None = None, **which: Unpack[Which]) -> Plan[Bulk]:
-    """Ask for the end of all unfinished orders that match, up to 1,000."""
-    return _bulk("cancel", which, reason, dry_run=dry_run)
+def cancel_many(
+    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Which]
+) -> Plan[Bulk]:
+    """Ask for the end of all unfinished orders that match, up to 1,000; go on with `cursor=answer.next`."""
+    return _bulk("cancel", which, reason, cursor, dry_run=dry_run)
 
 
-def rerun_many(*, dry_run: bool = False, reason: str | None = None, **which: Unpack[Which]) -> Plan[Bulk]:
-    """Repeat all ended orders that match, up to 1,000. Never repeated by itself."""
-    return _bulk("rerun", which, reason, dry_run=dry_run)
+def rerun_many(
+    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Which]
+) -> Plan[Bulk]:
+    """Repeat all ended orders that match, up to 1,000; go on with `cursor=answer.next`. Never repeated by itself."""
+    return _bulk("rerun", which, reason, cursor, dry_run=dry_run)
 
 
-def purge_many(*, dry_run: bool = False, reason: str | None = None, **which: Unpack[Which]) -> Plan[Bulk]:
-    """Remove all ended orders that match and all that is known of them, up to 1,000. Never repeated by itself."""
-    return _bulk("purge", which, reason, dry_run=dry_run)
+def purge_many(
+    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Which]
+) -> Plan[Bulk]:
+    """Remove all ended orders that match and all that is known of them, up to 1,000; go on with `cursor=answer.next`.
+    Never repeated by itself."""
+    return _bulk("purge", which, reason, cursor, dry_run=dry_run)
 
 
-def _bulk(verb: str, which: Which, reason: str | None, *, dry_run: bool) -> Plan[Bulk]:
+def _bulk(verb: str, which: Which, reason: str | None, cursor: str | None, *, dry_run: bool) -> Plan[Bulk]:
     states = which.get("state")
     only = {**which, **({"state": [states]} if isinstance(states, str) else {})}
-    body = {"filter": only, "dry_run": dry_run, "reason": reason}
+    body = {"filter": only, "dry_run": dry_run, "reason": reason, **({"cursor": cursor} if cursor else {})}
     return ask(post("work-orders", verb, body=body, safe=dry_run or verb == "cancel"), Bulk)
 
 
