@@ -1,21 +1,24 @@
 """What the client sends, reads, repeats and gives up, against a server that is played."""
 
 import asyncio
+import inspect
 import json
+import pydoc
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import timedelta
 from typing import Any
+from unittest import mock
 
 import httpx2
 import pytest
 
 from standby import AsyncClient, Client, ServerRefused, ServerUnreachable
 from standby.client import flows, plans
-from standby.client.answers import LogEnd
-from tests.played import LOST, Played, Streamed, no, ok, order_view
+from standby.client.answers import Bulk, LogEnd, Order
+from tests.played import LOST, URL, Played, Streamed, no, ok, order_view
 
 pytestmark = pytest.mark.anyio
 
@@ -49,6 +52,38 @@ def _is_plan(part: Any, value: Any) -> bool:
         callable(value) and getattr(value, "__module__", "") == part.__name__ and not value.__name__.startswith("_")
     )
     return public and not isinstance(value, type)
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_each_method_has_a_true_signature(kind: type[Client] | type[AsyncClient]) -> None:
+    methods, client = {name: value for name, value in vars(kind).items() if not name.startswith("_")}, kind(URL)
+    for name, method in methods.items():
+        told = inspect.signature(method)
+        assert (next(iter(told.parameters)), method.__qualname__) == ("self", f"{kind.__name__}.{name}")
+        assert told.return_annotation not in (inspect.Signature.empty, Any)
+        assert "self" not in inspect.signature(getattr(client, name)).parameters
+    rerun_many, submit, wait = (inspect.signature(methods[name]) for name in ("rerun_many", "submit", "wait"))
+    assert list(rerun_many.parameters)[:5] == ["self", "dry_run", "reason", "cursor", "state"]
+    assert {"command", "env", "run_timeout_s", "idempotency_key"} <= set(submit.parameters)
+    assert (wait.return_annotation, rerun_many.return_annotation) == (Order, Bulk)
+    orders = inspect.signature(methods["orders"]).return_annotation
+    assert orders == (AsyncIterator if kind is AsyncClient else Iterator)[Order]
+    assert "submit(self, *, idempotency_key: str | None = None, command: " in pydoc.plain(pydoc.render_doc(kind.submit))
+
+
+async def test_a_client_can_be_played_by_a_mock_that_knows_its_methods() -> None:
+    now, later = (mock.create_autospec(kind, instance=True) for kind in (Client, AsyncClient))
+    now.wait("id", timeout=3)
+    await later.wait("id", timeout=3)
+    now.submit(command=["true"], run_timeout_s=3)
+    now.rerun_many(state="failed", cursor="c")
+    for play, words in (
+        (now.wait, {}),
+        (now.submit, {"comand": ["true"]}),
+        (later.wait, {"order_id": "x", "time": 3}),
+    ):
+        with pytest.raises(TypeError):
+            play(**words)
 
 
 async def test_an_order_is_read_with_its_types_and_what_is_new_is_ignored() -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from functools import update_wrapper
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -10,6 +9,7 @@ import httpx2
 
 from standby.client import flows, plans, wire
 from standby.client.address import find_address
+from standby.client.signature import as_method
 from standby.client.talk import Call, Flow, Item, Pause, Plan, Said, Step
 
 P = ParamSpec("P")
@@ -62,7 +62,7 @@ def _one(plan: Callable[P, Plan[T]]) -> "Callable[Concatenate[AsyncClient, P], C
                 return value
             said = await talk.carry_out(step)
 
-    update_wrapper(call, plan)
+    as_method(call, plan, "AsyncClient")
     return call
 
 
@@ -84,7 +84,7 @@ def _many(flow: Callable[P, Flow[T]]) -> "Callable[Concatenate[AsyncClient, P], 
         finally:
             await talk.close()
 
-    update_wrapper(call, flow)
+    as_method(call, flow, "AsyncClient", AsyncIterator)
     return call
 
 

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterator
-from functools import update_wrapper
 from types import TracebackType
 from typing import Concatenate, ParamSpec, Self, TypeVar
 
@@ -10,6 +9,7 @@ import httpx2
 
 from standby.client import flows, plans, wire
 from standby.client.address import find_address
+from standby.client.signature import as_method
 from standby.client.talk import Call, Flow, Item, Pause, Plan, Said, Step
 
 P = ParamSpec("P")
@@ -62,7 +62,7 @@ def _one(plan: Callable[P, Plan[T]]) -> "Callable[Concatenate[Client, P], T]":
                 return value
             said = talk.carry_out(step)
 
-    update_wrapper(call, plan)
+    as_method(call, plan, "Client")
     return call
 
 
@@ -84,7 +84,7 @@ def _many(flow: Callable[P, Flow[T]]) -> "Callable[Concatenate[Client, P], Itera
         finally:
             talk.close()
 
-    update_wrapper(call, flow)
+    as_method(call, flow, "Client", Iterator)
     return call
 
 
