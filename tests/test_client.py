@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from unittest import mock
 
@@ -111,6 +111,23 @@ async def test_a_submit_is_repeated_under_one_key_until_it_is_answered(naps: lis
         assert (len(server.asked), len(keys)) == (3, 1)
     assert json.loads(now.asked[0].content) == {"command": ["true"], "env": {"A": "1"}, "queue_timeout_s": None}
     assert naps == [0.1, 2.0, 0.1, 2.0]
+
+
+async def test_times_and_lengths_are_taken_as_python_has_them() -> None:
+    when, server = datetime(2030, 1, 31, 12, tzinfo=UTC), Played(ok(order_view(), 201))
+    with server.client() as client:
+        retry = {"retries": 2, "retry_on": ["exit"], "base_s": timedelta(minutes=1)}
+        client.submit(command=["true"], not_before=when, run_timeout_s=timedelta(hours=1), retry=retry)
+        with pytest.raises(ValueError, match="not_before: give it a timezone"):
+            client.submit(command=["true"], not_before=when.replace(tzinfo=None))
+    many = Played(ok({"verdicts": [], "submitted": 0, "deduplicated": 0, "refused": 0}))
+    async with many.later() as later:
+        await later.submit_many([{"command": ["true"], "not_before": when, "queue_timeout_s": None}])
+    (sent,) = [json.loads(each.content) for each in server.asked]
+    assert (sent["not_before"], sent["run_timeout_s"]) == ("2030-01-31T12:00:00+00:00", 3600)
+    assert sent["retry"] == {"retries": 2, "retry_on": ["exit"], "base_s": 60}
+    (order,) = json.loads(many.asked[0].content)["orders"]
+    assert order == {"command": ["true"], "not_before": "2030-01-31T12:00:00+00:00", "queue_timeout_s": None}
 
 
 def test_a_replay_is_told_from_a_first_answer_only_for_a_key_of_ones_own() -> None:

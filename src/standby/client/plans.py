@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Final, TypedDict, Unpack
 
 from msgspec.structs import replace
@@ -42,12 +43,12 @@ class NewOrder(TypedDict, total=False):
     labels: Mapping[str, str]
     priority: int
     memory_mb: int | None
-    queue_timeout_s: float | None
-    start_timeout_s: float
-    run_timeout_s: float | None
-    stop_grace_s: float
+    queue_timeout_s: float | timedelta | None
+    start_timeout_s: float | timedelta
+    run_timeout_s: float | timedelta | None
+    stop_grace_s: float | timedelta
     retry: Mapping[str, Any]
-    not_before: str | int | None
+    not_before: datetime | str | int | None
     dedupe_key: str | None
     rerun_of: str | None
 
@@ -101,7 +102,7 @@ class _Keys(Answer, frozen=True, kw_only=True):
 
 def submit(*, idempotency_key: str | None = None, **order: Unpack[NewOrder]) -> Plan[Order]:
     """Hand in an order; repeated under one idempotency key when the answer is lost, so that it is taken in once."""
-    reply = yield from reply_to(_once(post("work-orders", body=order), idempotency_key))
+    reply = yield from reply_to(_once(post("work-orders", body=_sent(order)), idempotency_key))
     taken = read(Order, reply)
     known = idempotency_key is not None and "idempotent-replayed" in reply.headers
     return replace(taken, replayed=True) if known else taken
@@ -111,8 +112,24 @@ def submit_many(
     orders: Iterable[NewOrder], *, together: bool = False, idempotency_key: str | None = None
 ) -> Plan[Verdicts]:
     """Hand in up to 1,000 orders: each by itself, or all together or none."""
-    call = post("work-orders", "bulk", body={"orders": list(orders), "together": together})
+    call = post("work-orders", "bulk", body={"orders": [_sent(each) for each in orders], "together": together})
     return (yield from ask(_once(call, idempotency_key), Verdicts))
+
+
+def _sent(order: Mapping[str, Any]) -> dict[str, Any]:
+    """An order as it is sent: times as text, lengths as seconds, in its `retry` too."""
+    retry = {"retry": _sent(order["retry"])} if isinstance(order.get("retry"), Mapping) else {}
+    return {**{name: _plain(name, value) for name, value in order.items()}, **retry}
+
+
+def _plain(name: str, value: Any) -> Any:
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError(f"{name}: give it a timezone, as in datetime.now(UTC)")
+        return value.isoformat()
+    return value
 
 
 def _once(call: Call, key: str | None) -> Call:
