@@ -4,6 +4,7 @@ import asyncio
 import inspect
 import json
 import pydoc
+import socket
 import subprocess
 import sys
 import time
@@ -173,6 +174,20 @@ def test_a_server_that_asks_for_a_long_pause_is_not_waited_for(naps: list[float]
     with Played(no(503, retry_after="3600")).client() as client, pytest.raises(ServerRefused):
         client.order("x")
     assert naps == []
+
+
+async def test_a_server_that_is_down_is_said_to_refuse_connections(naps: list[float]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: nobody answers there
+        url, words = (
+            f"http://127.0.0.1:{taken.getsockname()[1]}",
+            r"\(connection refused\); start it with `standby serve`",
+        )
+        with Client(url) as client, pytest.raises(ServerUnreachable, match=words):
+            client.order("x")
+        async with AsyncClient(url) as later:
+            with pytest.raises(ServerUnreachable, match=words):
+                await later.order("x")
 
 
 def test_what_is_no_answer_of_a_standby_server_is_said_so() -> None:

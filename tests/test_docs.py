@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from standby import Client
 from standby.config import Config, HostConfig, PoolConfig, ProjectConfig
 from standby.core.model import EventKind, PoolSettings, Trigger
 
@@ -44,6 +45,12 @@ def keys_of(model: type[BaseModel]) -> set[str]:
     """Keys as they are written in the file."""
     names = {field.alias or name for name, field in model.model_fields.items()}
     return names - {"hosts", "pools", "projects"}
+
+
+def test_every_method_of_the_client_is_documented() -> None:
+    table = (DOCS / "clients.md").read_text(encoding="utf-8").split("| what | methods |")[1].split("\n\n")[0]
+    methods = {name for name in vars(Client) if not name.startswith("_")} - {"close"}
+    assert set(re.findall(r"`([a-z_]+)[(`]", table)) == methods
 
 
 @pytest.mark.parametrize("heading", SECTIONS)

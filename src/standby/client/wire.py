@@ -1,5 +1,6 @@
 """What both clients share of HTTP: how they are set up, how a call becomes a request and a response a reply."""
 
+import os
 from typing import Any, Final
 
 import httpx2
@@ -40,4 +41,16 @@ def reply(response: httpx2.Response, body: bytes = b"") -> Reply:
 
 def away(url: str, error: Exception, *, known: bool) -> Away:
     """A server that did not answer, in words."""
-    return Away(f"the server at {url} does not answer ({type(error).__name__}); is it running?", known)
+    return Away(f"the server at {url} does not answer ({_how(error)}); start it with `standby serve`", known)
+
+
+def _how(error: BaseException) -> str:
+    """A failed request in words, from what the system said."""
+    cause: BaseException | None = error
+    while cause is not None:
+        # Several addresses of one name are tried at once when one awaits.
+        for each in getattr(cause, "exceptions", (cause,)):
+            if isinstance(each, OSError) and each.errno:
+                return (os.strerror(each.errno) if each.errno > 0 else str(each.strerror)).lower()
+        cause = cause.__cause__ or cause.__context__
+    return "timed out" if isinstance(error, httpx2.TimeoutException) else type(error).__name__
