@@ -137,7 +137,10 @@ def show(
         "VALUE": lambda each: _written(each.value),
         "WHERE": lambda each: each.where + (f" (over {', '.join(each.over)})" if each.over else ""),
     }
-    print_table(rows, columns)
+    if rows or not changed:
+        print_table(rows, columns)
+    else:
+        say("everything is at its default")
     return OK
 
 

@@ -17,6 +17,9 @@ HINTS: Final = {
     "host_answers": "to stop its work, cancel the orders; to take no more: standby hosts drain",
 }
 
+ORDERS: Final = frozenset({"list", "show", "why", "logs", "wait", "cancel", "rerun", "purge"})
+"""Commands of `standby orders` that one may look for at the top."""
+
 SERVE: Final = """Start the server: the API, the page, and the work.
 
 With no configuration: SQLite in .standby, work on this machine, http://127.0.0.1:8377. Every key of the configuration
@@ -51,6 +54,8 @@ for _name, (_place, _help) in COMMANDS.items():
 
 def run(words: Sequence[str]) -> int:
     """Run one command line and return its exit code; expected errors are said in a line, never as a traceback."""
+    if words and words[0] in ORDERS:
+        return _fail(USAGE, f"there is no command {words[0]}; did you mean orders {words[0]}?")
     try:
         code = app(list(words), exit_on_error=False, print_error=False)
         return code if isinstance(code, int) else OK
@@ -77,7 +82,8 @@ def run(words: Sequence[str]) -> int:
 def _refusal(error: ServerRefused) -> str:
     """What the server refused, with a hint for a command line where the server's own is for HTTP."""
     hint = HINTS.get(error.problem.get("code", ""))
-    return f"{error.problem['detail']}; {hint}" if hint and error.problem.get("detail") else str(error)
+    detail = str(error.problem.get("detail", "")).replace("no work-order", "no order")
+    return f"{detail}; {hint}" if hint and detail else str(error)
 
 
 def _fail(code: int, text: str) -> int:
