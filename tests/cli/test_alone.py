@@ -15,7 +15,7 @@ from rich.console import Console
 from standby import __version__
 from standby.cli import table
 from standby.cli.follow import print_record
-from standby.cli.main import app
+from standby.cli.main import ORDERS, app
 from standby.client import ServerUnreachable, find_address
 from standby.client.answers import LogEnd
 from tests.cli.conftest import Standby
@@ -33,6 +33,12 @@ from tests.e2e.house import House, house
         ("submit", "--queue-timeout", "soon", "--", "true"),
         ("submit", "--priority", "high", "--", "true"),
         ("submit", "--nonsense", "--", "true"),
+        ("submit", "--retry-on", "exit,omm", "--", "true"),
+        ("submit", "--not-before", "soon", "--", "true"),
+        ("submit", "--not-before", "2030-01-31T12:00:00", "--", "true"),
+        ("orders", "list", "--state", "faild"),
+        ("orders", "cancel", "--state", "faild", "--yes"),
+        ("logs", "01"),
         ("nonsense",),
         ("orders", "show"),
         ("hosts", "declare-dead", "local", "--reason", "x", "--confirm", "other"),
@@ -71,7 +77,7 @@ def test_a_server_that_is_not_there_ends_with_3(
         monkeypatch.setenv("STANDBY_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
         silent = standby(*words)
     assert (silent.code, silent.out) == (3, "")
-    assert "does not answer" in silent.err
+    assert "does not answer (connection refused); start it with `standby serve`" in silent.err
 
 
 def test_the_version_and_a_good_configuration_are_printed(standby: Standby, tmp_path: Path) -> None:
@@ -82,6 +88,12 @@ def test_the_version_and_a_good_configuration_are_printed(standby: Standby, tmp_
     assert good.code == 0
     assert json.loads(good.out)["pools"] == {"a": "local"}
     assert "hunter2" not in good.out + standby("config", "check").out
+
+
+def test_a_configuration_without_changes_is_said_to_be_all_defaults(standby: Standby) -> None:
+    said = standby("config", "show", "--local", "--changed")
+    assert (said.code, said.out) == (0, "")
+    assert "everything is at its default" in said.err
 
 
 def test_a_database_is_looked_at_printed_and_migrated(standby: Standby, tmp_path: Path) -> None:
@@ -113,6 +125,18 @@ def test_a_wrong_word_is_answered_with_the_help_that_is_near(standby: Standby) -
     assert "try: standby orders show --help" in standby("orders", "show").err
     assert "try: standby orders --help" in standby("orders", "nonsense").err
     assert "try: standby --help" in standby("nonsense").err
+
+
+def test_a_word_that_is_nearly_right_is_answered_with_the_right_one(standby: Standby) -> None:
+    assert (
+        "--state: there is no state 'faild'; did you mean failed?" in standby("orders", "list", "--state", "faild").err
+    )
+    assert "--state: there is no state 'x'; write one of: pending, " in standby("orders", "list", "--state", "x").err
+    assert "--retry-on: there is no reason 'timout'" in standby("submit", "--retry-on", "timout", "--", "true").err
+    assert "give it a timezone" in standby("submit", "--not-before", "2030-01-31T12:00:00", "--", "true").err
+    for word in ORDERS:
+        assert f"did you mean orders {word}?" in standby(word, "01").err
+    assert set(app["orders"]) - ORDERS == {"--help", "-h", "--version", "submit"}
 
 
 def test_every_option_says_what_it_is_for(standby: Standby) -> None:

@@ -111,9 +111,44 @@ def test_orders_are_named_by_ids_or_by_a_filter_never_both_never_neither(standby
 
 
 def test_one_order_is_repeated_as_a_new_one(standby: Standby, play: Play) -> None:
-    server = play(ok(order_view(id="new", rerun_of="old"), 201))
-    said = standby("orders", "rerun", "old", "--reason", "once more")
-    assert (said.code, said.out, server.paths) == (0, "new\n", ["POST /api/v1/work-orders/old/rerun"])
+    old = "0" * 26
+    server = play(ok(order_view(id="new", rerun_of=old), 201))
+    said = standby("orders", "rerun", old, "--reason", "once more")
+    assert (said.code, said.out, server.paths) == (0, "new\n", [f"POST /api/v1/work-orders/{old}/rerun"])
+
+
+def test_a_long_list_is_read_in_pages(standby: Standby, play: Play) -> None:
+    page, last = ([order_view(id=f"{name}{number}") for number in range(200)] for name in "ab")
+    server = play(ok({"orders": page, "next": "c"}), ok({"orders": last[:50], "next": "d"}))
+    said = standby("orders", "list", "--limit", "250", "--json")
+    found = json.loads(said.out)
+    assert (len(found["orders"]), found["next"]) == (250, "d")
+    assert [each.url.params["limit"] for each in server.asked] == ["200", "50"]
+
+
+def test_what_may_come_is_said_as_a_guess_and_what_is_null_not_at_all(standby: Standby, play: Play) -> None:
+    why = {"id": "0" * 26, "state": "pending", "next": "it starts", "estimated_wait_ms": 0, "gives_up_in_ms": 252_900}
+    play(ok(why))
+    said = " ".join(standby("orders", "why", why["id"]).out.split())
+    assert "starts in about 1 s (a guess) gives up in 4 min 12 s" in said
+    play(ok({**why, "estimated_wait_ms": None, "gives_up_in_ms": None}))
+    assert not {"starts", "about", "gives"} & set(
+        standby("orders", "why", why["id"]).out.replace("it starts", "").split()
+    )
+
+
+@pytest.mark.parametrize(("said", "removed"), [("n\n", False), ("y\n", True)])
+def test_the_key_in_use_is_asked_about_before_it_is_removed(
+    standby: Standby, play: Play, monkeypatch: pytest.MonkeyPatch, said: str, removed: bool
+) -> None:
+    key = {"name": "ci", "created_at": "2030-01-01T00:00:00Z", "last4": "3456"}
+    server = play(ok({"keys": [key]}), ok(key))
+    monkeypatch.setattr(sys, "stdin", Terminal(said))
+    words = ("--url", "http://127.0.0.1:1", "--key", "sb_123456")
+    answer = standby("keys", "remove", "ci", *words)
+    assert (answer.code, "nothing was done" in answer.err) == (0, not removed)
+    assert ("DELETE /api/v1/keys/ci" in server.paths) is removed
+    assert "sb_123456" not in answer.err
 
 
 def verdicts(*answers: str) -> dict[str, Any]:

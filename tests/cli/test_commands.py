@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -77,6 +78,23 @@ def test_who_stays_is_told_why_runs_fail_and_that_they_are_tried_again(at_home: 
     assert "failed (start_failed): cannot start /no/such/program" in said.err
     shown = at_home("orders", "show", json.loads(said.out.splitlines()[-1])["id"]).out
     assert re.search(r"^run 2: ended in \S+ \(start_failed\): cannot start /no/such/program", shown, re.MULTILINE)
+
+
+def test_a_failing_program_is_retried_only_when_asked_and_who_waits_is_told_so(at_home: Standby) -> None:
+    once = at_home("submit", "--wait", "--retries", "1", "--", "sh", "-c", "exit 3")
+    assert once.code == 3
+    assert "failed (exit), exit code 3; not retried: retry_on has no exit" in once.err
+    twice = at_home("submit", "--wait", "--retries", "1", "--retry-on", "exit", "--", "sh", "-c", "exit 3")
+    assert twice.code == 3
+    assert "run 1 ended with exit, exit code 3; it is tried again" in twice.err
+    assert "not retried" not in twice.err
+
+
+def test_an_order_can_be_put_off_by_a_length_of_time(at_home: Standby) -> None:
+    order = json.loads(at_home("submit", "--not-before", "10m", "--json", "--", "true").out)
+    wait = datetime.fromisoformat(order["not_before"]) - datetime.fromisoformat(order["submitted_at"])
+    assert 590 < wait.total_seconds() < 601
+    assert at_home("orders", "cancel", order["id"]).code == 0
 
 
 def test_the_reason_of_a_cancel_is_shown(at_home: Standby) -> None:

@@ -20,6 +20,40 @@ def test_why_an_order_waits_and_what_happens_next_is_said(at_home: Standby) -> N
     assert at_home("orders", "why", "nobody").code == 4
 
 
+def test_an_order_is_meant_by_the_beginning_of_its_id_as_long_as_no_other_has_it(at_home: Standby) -> None:
+    one, two = (at_home("submit", "--wait", "--", "echo", "hello").out.split()[0] for _ in range(2))
+    short = one[:24]
+    assert json.loads(at_home("orders", "show", short, "--json").out)["id"] == one
+    assert json.loads(at_home("orders", "why", short.upper(), "--json").out)["id"] == one
+    assert at_home("orders", "logs", short).out == at_home("orders", "logs", "-f", short).out == "hello\n"
+    assert at_home("orders", "cancel", short).code == at_home("orders", "wait", short, two).code == 0
+    assert f"order {one} is repeated as" in at_home("orders", "rerun", short).err
+    assert json.loads(at_home("orders", "cancel", short, two, "--json").out)["matched"] == 0
+    many = at_home("orders", "show", one[:2])
+    assert (many.code, "more than one order" in many.err) == (4, True)
+    for words in (("show", "nope"), ("cancel", "nope"), ("wait", "nope"), ("show", ""), ("logs", "0" * 26)):
+        unknown = at_home("orders", *words)
+        assert (unknown.code, unknown.out) == (4, "")
+        assert unknown.err == f"standby: there is no order {words[1]!r}; see: standby orders list\n"
+
+
+def test_several_orders_are_waited_for_and_the_first_failure_counts(at_home: Standby) -> None:
+    made = [at_home("submit", "--", "sh", "-c", f"exit {code}").out.strip() for code in (0, 5, 6)]
+    said = at_home("orders", "wait", *made)
+    assert said.code == 5
+    assert all(f"order {each} " in said.err for each in made)
+
+
+def test_an_order_is_shown_with_what_was_asked_of_it(at_home: Standby) -> None:
+    words = ("--priority", "7", "--payload", '{"a": [1]}', "--dedupe-key", "shown", "--run-timeout", "90s")
+    order_id = at_home("submit", *LATER, *words, "--", "true").out.strip()
+    lines = at_home("orders", "show", order_id).out.splitlines()
+    shown = {name: value.strip() for name, value in (line.split(None, 1) for line in lines)}
+    assert (shown["priority"], shown["payload"], shown["dedupe_key"]) == ("7", '{"a": [1]}', "shown")
+    assert (shown["run_timeout_s"], "stop_grace_s" in shown, "memory_mb" in shown) == ("90.0", False, False)
+    assert at_home("orders", "cancel", order_id).code == 0
+
+
 def test_an_ended_order_is_repeated_and_an_unfinished_one_is_not(at_home: Standby, home: House) -> None:
     ended = at_home("submit", "--wait", "--env", "A=1", "--", "sh", "-c", 'test "$A" = 1').out.split()[0]
     again = at_home("orders", "rerun", ended, "--reason", "once more")
@@ -88,7 +122,13 @@ def test_a_pool_is_set_by_hand_over_its_configuration_and_back(at_home: Standby)
     settings = {each["name"]: each for each in json.loads(at_home("config", "show", "--json").out)["settings"]}
     assert settings["pools.default.slots_max"]["from"] == "override"
     assert settings["pools.default.memory_mb"]["from"] == "file"
-    assert at_home("pools", "set", "default", "--unset", "slots_max", "--unset", "run_timeout").code == 0
+    for name in ("retries", "retry_base_s", "retry_factor", "retry_cap_s", "retry_on", "no_retry_on"):
+        assert name in shown.split()
+    assert at_home("pools", "set", "default", "run_timeout_s=1h", "retry_base_s=1m").code == 0
+    shown = at_home("pools", "show", "default").out
+    assert "run_timeout_s = 3600" in shown and "retry_base_s = 60" in shown
+    unset = ("slots_max", "run_timeout", "retry_base_s")
+    assert at_home("pools", "set", "default", *(word for name in unset for word in ("--unset", name))).code == 0
     assert "by admin" not in at_home("pools", "show", "default").out
     for wrong in ("nonsense=1", "slots_max=many", "slots_max=-1"):
         assert at_home("pools", "set", "default", wrong).code == 4
@@ -112,7 +152,9 @@ def test_a_key_is_made_shown_once_lets_in_and_is_taken_away(at_home: Standby, ho
     assert at_home("keys", "add", "ci").code == 4
     assert at_home("keys", "remove", "ci").code == 0
     until(lambda: at_home("pools", "--key", key, "--url", home.url).code == 4, "the key is refused")
-    assert at_home("keys", "remove", "admin").code == 4
+    own = at_home("keys", "remove", "admin")
+    assert (own.code, "--yes" in own.err) == (2, True)
+    assert at_home("keys", "remove", "admin", "--yes").code == 4
 
 
 def test_a_server_in_order_is_said_to_be(at_home: Standby) -> None:

@@ -10,12 +10,14 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, agreed, pair, print_json, say
+from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, agreed, find, one_of, pair, print_json, say
 from standby.client import Client, ServerRefused
 from standby.client.answers import Bulk, Verdict
 from standby.client.plans import NewOrder, Which
 from standby.core.errors import StandbyError
+from standby.core.model import OrderState
 
+STATES: Final = tuple(OrderState)
 BATCH_MOST: Final = 1_000
 BATCH_BYTES: Final = 900_000
 """Below the request_max_kb that a server has unless it is set."""
@@ -44,7 +46,8 @@ class Only:
     def which(self) -> Which:
         """The filter as it is sent."""
         labels = dict(pair(each, "--label") for each in self.label or [])
-        said = {"state": self.state, "pool": self.pool, "project": self.project, "id_prefix": self.id_prefix}
+        states = [one_of(each, STATES, "--state", "state") for each in self.state or []]
+        said = {"state": states, "pool": self.pool, "project": self.project, "id_prefix": self.id_prefix}
         which: Any = {name: value for name, value in {**said, "labels": labels}.items() if value}
         found: Which = which
         return found
@@ -70,8 +73,8 @@ def cancel(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: Server
     """Ask for the end of orders: those named, or all unfinished ones that a filter matches. Safe to repeat."""
     asked, reason = server or Server(), (how or How()).reason
     if len(ids) == 1 and not (only or (how and how.dry_run)):
-        order = asked.ask(lambda client: client.cancel(ids[0], reason))
-        print_json(order) if asked.json else say(f"order {ids[0]} is {order.state}")
+        order = asked.ask(lambda client: client.cancel(find(client, ids[0]), reason))
+        print_json(order) if asked.json else say(f"order {order.id} is {order.state}")
         return OK
     return _act("cancel", ids, only, how, asked)
 
@@ -80,9 +83,9 @@ def rerun(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerN
     """Repeat ended orders, each as a new order: those named, or all that a filter matches."""
     asked, reason = server or Server(), (how or How()).reason
     if len(ids) == 1 and not (only or (how and how.dry_run)):
-        order = asked.ask(lambda client: client.rerun(ids[0], reason))
+        order = asked.ask(lambda client: client.rerun(find(client, ids[0]), reason))
         print_json(order) if asked.json else print(order.id)
-        say(f"order {ids[0]} is repeated as {order.id}")
+        say(f"order {order.rerun_of} is repeated as {order.id}")
         return OK
     return _act("rerun", ids, only, how, asked)
 
@@ -98,8 +101,6 @@ def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, aske
         raise Unusable("name orders by their ids or by a filter, not both")
     if not ids and not which:
         raise Unusable("say which orders: their ids, or a filter (--state, --pool, --project, --label, --id-prefix)")
-    if ids:
-        which = {"ids": ids}
     sure = how.yes or how.dry_run or bool(ids)
     if not sure and not sys.stdin.isatty():
         raise Unusable("this may touch many orders: look with --dry-run first, then repeat with --yes")
@@ -108,18 +109,20 @@ def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, aske
 
     def do(client: Client) -> bool:
         act: Callable[..., Bulk] = getattr(client, f"{verb}_many")
-        if not sure and not _agreed(verb, _all([], act, dry_run=True, **which)):
+        # What cannot be taken back wants whole ids.
+        meant = {"ids": [each if verb == "purge" else find(client, each) for each in ids]} if ids else which
+        if not sure and not _agreed(verb, _all([], act, dry_run=True, **meant)):
             return False
-        _all(done, act, dry_run=how.dry_run, reason=how.reason, **which)
+        _all(done, act, dry_run=how.dry_run, reason=how.reason, **meant)
         return True
 
     try:
-        meant = asked.ask(do)
+        agreed_to = asked.ask(do)
     except (StandbyError, KeyboardInterrupt):
         if done:
             _told(verb, _whole(done), asked, dry_run=how.dry_run)
         raise
-    if not meant:
+    if not agreed_to:
         say("nothing was done")
         return OK
     return _told(verb, _whole(done), asked, dry_run=how.dry_run)

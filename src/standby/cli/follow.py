@@ -5,6 +5,7 @@ import sys
 from standby.cli.talk import print_json, say
 from standby.client import Client, ServerUnreachable
 from standby.client.answers import LogEnd, LogLine, Order, Run
+from standby.core.model import NEVER_RETRIED, RETRIED_BY_DEFAULT
 
 
 def stay(client: Client, order_id: str, *, follow: bool, as_json: bool) -> Order:
@@ -49,7 +50,18 @@ def how_it_ended(client: Client, order: Order) -> str:
     why = f" ({order.reason})" if order.reason else ""
     code = "" if order.exit_code is None else f", exit code {order.exit_code}"
     last = [run for run in _runs(client, order) if run.number == order.attempt and run.error]
-    return f"order {order.id} {order.state}{why}{code}" + (f": {last[0].error}" if last else "")
+    error = f": {last[0].error}" if last else ""
+    return f"order {order.id} {order.state}{why}{code}{error}{_not_retried(order)}"
+
+
+def _not_retried(order: Order) -> str:
+    """Why a failed order has runs left and gets none."""
+    if order.state != "failed" or order.attempt > order.retry.retries or order.reason in (None, *NEVER_RETRIED):
+        return ""
+    if order.reason in order.retry.no_retry_on:
+        return f"; not retried: no_retry_on has {order.reason}"
+    asked = order.reason in RETRIED_BY_DEFAULT or order.reason in order.retry.retry_on
+    return "" if asked else f"; not retried: retry_on has no {order.reason}"
 
 
 def _tell(client: Client, order: Order, told: int, ended: int) -> int:

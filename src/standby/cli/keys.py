@@ -1,11 +1,13 @@
 """`standby keys ...`: who may ask."""
 
+import sys
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from standby.cli.table import print_table
-from standby.cli.talk import OK, Server, ServerNeed, ago, print_json, say
+from standby.cli.talk import OK, Server, ServerNeed, Unusable, ago, agreed, print_json, say
+from standby.client import Client, find_address
 
 KeyName = Annotated[str, Parameter(help="Name of the key: what events call whoever uses it.")]
 
@@ -41,9 +43,29 @@ def add(name: KeyName, /, *, server: ServerNeed = None) -> int:
 
 
 @app.command
-def remove(name: KeyName, /, *, server: ServerNeed = None) -> int:
-    """Take a key away; whoever has it is refused within seconds."""
+def remove(
+    name: KeyName,
+    /,
+    *,
+    yes: Annotated[
+        bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Also the key that is used here.")
+    ] = False,
+    server: ServerNeed = None,
+) -> int:
+    """Take a key away; whoever has it is refused within seconds. Asks before it takes the key that is used here."""
     asked = server or Server()
-    gone = asked.ask(lambda client: client.remove_key(name))
-    print_json({"name": gone.name}) if asked.json else say(f"key {name} is gone")
+    last4 = (find_address(asked.url, asked.key).key or "")[-4:]
+
+    def take(client: Client) -> bool:
+        keys = () if yes else client.keys()
+        ours = any((key.name, key.last4) == (name, last4) for key in keys)
+        if ours and not sys.stdin.isatty():
+            raise Unusable(f"{name} is the key that you use: without it you are let in no more; repeat with --yes")
+        if ours and not agreed(f"{name} is the key that you use. remove it?"):
+            return False
+        client.remove_key(name)
+        return True
+
+    gone = asked.ask(take)
+    print_json({"name": name}) if asked.json and gone else say(f"key {name} is gone" if gone else "nothing was done")
     return OK

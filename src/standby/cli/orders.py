@@ -1,6 +1,8 @@
 """`standby orders ...`: list, show, why, logs, wait; what is done to many at once is in `bulk`."""
 
-from typing import Annotated, Any
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import App, Parameter
@@ -9,9 +11,13 @@ from standby.cli import bulk
 from standby.cli.follow import print_record, print_run, stay
 from standby.cli.submit import end_of
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import OK, OrderId, Server, ServerNeed, ago, length, print_json, say, shown, what
-from standby.client import Client
-from standby.client.answers import Event, Order, Run
+from standby.cli.talk import OK, OrderId, Server, ServerNeed, ago, cut, find, length, print_json, say, shown, what
+from standby.client import Client, ServerRefused
+from standby.client.answers import Event, Order, OrderPage, Run, Why
+from standby.client.flows import PAGE
+from standby.client.plans import Which
+
+SHOWN_MOST: Final = 2_000
 
 app = App(name="orders", help="List, show, follow, cancel, repeat, remove work orders.")
 app.command(bulk.cancel)
@@ -33,12 +39,12 @@ def list_orders(
     Parameters
     ----------
     limit
-        How many at most, up to 200.
+        How many at most.
     cursor
         Go on where an earlier list ended: what it said at its end.
     """
     asked, which = server or Server(), (only or bulk.Only()).which()
-    page = asked.ask(lambda client: client.orders_page(limit=limit, cursor=cursor, **which))
+    page = asked.ask(lambda client: _pages(client, which, limit, cursor))
     if asked.json:
         print_json(page)
         return OK
@@ -57,6 +63,16 @@ def list_orders(
     return OK
 
 
+def _pages(client: Client, which: Which, limit: int, cursor: str | None) -> OrderPage:
+    """As many orders as are wanted, in as many pages as it takes."""
+    page = client.orders_page(limit=min(limit, PAGE), cursor=cursor, **which)
+    orders = page.orders
+    while page.next is not None and len(orders) < limit:
+        page = client.orders_page(limit=min(limit - len(orders), PAGE), cursor=page.next, **which)
+        orders += page.orders
+    return OrderPage(orders=orders, next=page.next)
+
+
 def _note(order: Order) -> str | None:
     if order.gate:
         return order.gate.text
@@ -71,19 +87,36 @@ def show(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
     """One order: why it waits, its runs, what happened."""
     asked = server or Server()
 
-    def read(client: Client) -> tuple[Order, tuple[Run, ...], tuple[Event, ...]]:
-        return client.order(order_id), client.runs(order_id), client.order_events(order_id)
+    def read(client: Client) -> tuple[Order, tuple[Run, ...], tuple[Event, ...], Mapping[str, Any]]:
+        order = client.order(find(client, order_id))
+        usual = {} if asked.json else _usual(client, order.pool)
+        return order, client.runs(order.id), client.order_events(order.id), usual
 
-    order, runs, events = asked.ask(read)
+    order, runs, events, usual = asked.ask(read)
     if asked.json:
         print_json({**msgspec.to_builtins(order), "runs": runs, "events": events})
         return OK
-    print_facts(_facts(order))
+    print_facts({**_facts(order), **_limits(order, usual)})
     for run in runs:
         print(_run_line(run))
     for event in events:
         print(event_line(event, subject=False))
     return OK
+
+
+def _usual(client: Client, pool: str) -> Mapping[str, Any]:
+    """What orders of a pool get unless they say otherwise; nothing is usual where the pool is gone."""
+    try:
+        return client.pool(pool).settings
+    except ServerRefused:
+        return {}
+
+
+def _limits(order: Order, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The order's limits that are not its pool's."""
+    names = ("memory_mb", "queue_timeout_s", "start_timeout_s", "run_timeout_s", "stop_grace_s")
+    own = {name: getattr(order, name) for name in names}
+    return {name: "none" if value is None else value for name, value in own.items() if usual.get(name, own) != value}
 
 
 def _run_line(run: Run) -> str:
@@ -114,15 +147,16 @@ def _facts(order: Order) -> dict[str, Any]:
         "reason",
         "exit_code",
         "slot",
+        "priority",
+        "dedupe_key",
     ]
     times = ["submitted_at", "due_at", "commanded_at", "ready_at", "deadline", "ended_at"]
-    wait = order.estimated_wait_ms
     return {
         **{name: getattr(order, name) for name in names},
-        "slot": order.slot,
         "waits for": order.gate.text if order.gate else None,
-        "may wait": None if wait is None else length(wait / 1000),
-        "what": what(order, 2_000),
+        **_times(order),
+        "what": what(order, SHOWN_MOST),
+        "payload": None if order.payload is None else cut(json.dumps(order.payload, ensure_ascii=False), SHOWN_MOST),
         "env": ", ".join(order.env_names) or None,
         "labels": ", ".join(f"{name}={value}" for name, value in order.labels.items()) or None,
         "rerun_of": order.rerun_of,
@@ -130,15 +164,23 @@ def _facts(order: Order) -> dict[str, Any]:
     }
 
 
+def _times(found: Order | Why) -> dict[str, str | None]:
+    """When a waiting order may start, and when it gives up waiting."""
+    starts, gives_up = found.estimated_wait_ms, found.gives_up_in_ms
+    return {
+        "starts": None if starts is None else f"in about {length(max(1, starts / 1000))} (a guess)",
+        "gives up": None if gives_up is None else f"in {length(gives_up / 1000, units=2)}",
+    }
+
+
 @app.command
 def why(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
     """Why it waits, its place in the queue, and what happens next."""
     asked = server or Server()
-    found = asked.ask(lambda client: client.why(order_id))
+    found = asked.ask(lambda client: client.why(find(client, order_id)))
     if asked.json:
         print_json(found)
         return OK
-    wait = found.estimated_wait_ms
     print_facts(
         {
             "id": found.id,
@@ -147,7 +189,7 @@ def why(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
             "gate": None if found.gate is None else found.gate.name,
             "waiting": None if found.waiting_since is None else f"for {ago(found.waiting_since)}",
             "position": found.position,
-            "may wait": None if wait is None else length(wait / 1000),
+            **_times(found),
             "next": found.next,
         }
     )
@@ -178,13 +220,14 @@ def logs(
     asked = server or Server()
 
     def read(client: Client) -> None:
+        found = find(client, order_id)
         if follow and run is None and from_line == 0:
-            stay(client, order_id, follow=True, as_json=asked.json)
+            stay(client, found, follow=True, as_json=asked.json)
         elif follow:
-            number = run or max(1, client.order(order_id).attempt)
-            print_run(client, order_id, number, from_line, as_json=asked.json)
+            number = run or max(1, client.order(found).attempt)
+            print_run(client, found, number, from_line, as_json=asked.json)
         else:
-            for line in client.logs(order_id, run=run, start=from_line):
+            for line in client.logs(found, run=run, start=from_line):
                 print_record(line, as_json=asked.json)
 
     asked.ask(read)
@@ -192,7 +235,13 @@ def logs(
 
 
 @app.command
-def wait(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
-    """Stay until it has ended; the exit code is the order's."""
+def wait(order_id: OrderId, /, *others: OrderId, server: ServerNeed = None) -> int:
+    """Stay until it has ended, and all others named; the exit code is the order's, or the first that is not 0."""
     asked = server or Server()
-    return asked.ask(lambda client: end_of(client, order_id, follow=False, as_json=asked.json))
+
+    def stay_with(client: Client) -> int:
+        found = [find(client, each) for each in (order_id, *others)]
+        codes = [end_of(client, each, follow=False, as_json=asked.json) for each in found]
+        return next((code for code in codes if code != OK), OK)
+
+    return asked.ask(stay_with)

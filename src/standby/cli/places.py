@@ -45,8 +45,11 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
     if asked.json:
         print_json(pool)
         return OK
-    settings = {**pool.settings, **pool.settings.get("retry", {})}
-    settings.pop("retry", None)
+    settings = {name: value for name, value in pool.settings.items() if name != "retry"}
+    for name, value in pool.settings.get("retry", {}).items():
+        settings[name if "retr" in name else f"retry_{name}"] = (
+            ", ".join(value) or "(nothing)" if isinstance(value, list) else value
+        )
     print_facts(
         {
             "pool": pool.name,
@@ -102,9 +105,9 @@ def _wire(key: str, text: str | None) -> tuple[str, Any]:
     """A setting as the API takes it: lengths in seconds, `none` as null."""
     from standby.config import PoolConfig, model, values  # takes a tenth of a second, and is seldom needed here
 
-    field = model.keys_of(PoolConfig).get(key, key)
-    is_length = field.endswith("_ms")
-    wire = f"{key}_s" if is_length else key
+    keys = model.keys_of(PoolConfig)
+    is_length = keys.get(key.removesuffix("_s"), "").endswith("_ms")
+    wire = f"{key.removesuffix('_s')}_s" if is_length else key
     if text is None or text == "none":
         return wire, None
     try:

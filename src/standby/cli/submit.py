@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
@@ -12,11 +13,13 @@ import msgspec
 from cyclopts import Parameter
 
 from standby.cli.follow import how_it_ended, stay
-from standby.cli.talk import OK, Server, ServerNeed, Unusable, order_code, pair, print_json, say
+from standby.cli.talk import OK, Server, ServerNeed, Unusable, one_of, order_code, pair, print_json, say
 from standby.client import Client
 from standby.client.answers import Order
 from standby.client.plans import NewOrder
+from standby.core.model import NEVER_RETRIED, Reason
 
+REASONS: Final = tuple(reason for reason in Reason if reason not in NEVER_RETRIED)
 UNLIMITED: Final = ("queue_timeout", "run_timeout")
 """Time limits that may be none."""
 
@@ -51,9 +54,11 @@ class Wish:
     stop_grace: str | None = None
     """How long it may take to stop before it is forced: 30s."""
     retries: int | None = None
-    """How many more runs may follow one that failed; the pool's unless said."""
+    """How many more runs may follow a failed start or a lost run; after a failing exit only with --retry-on exit."""
+    retry_on: Annotated[list[str] | None, Parameter(negative=())] = None
+    """Also retry after: exit, oom, timeout (may be repeated)."""
     not_before: str | None = None
-    """Not before this time, like 2030-01-31T12:00:00Z."""
+    """Not before this time, like 2030-01-31T12:00:00Z, or so long from now: 10m."""
     dedupe_key: str | None = None
     """While an order with this key is unfinished, that one is meant."""
     rerun_of: str | None = None
@@ -127,12 +132,12 @@ def order_body(command: Sequence[str], wish: Wish) -> NewOrder:
         "memory_mb": wish.memory_mb,
         "start_timeout_s": _seconds(wish.start_timeout, "start_timeout"),
         "stop_grace_s": _seconds(wish.stop_grace, "stop_grace"),
-        "not_before": wish.not_before,
+        "not_before": _moment(wish.not_before),
         "dedupe_key": wish.dedupe_key,
         "rerun_of": wish.rerun_of,
         "env": dict(_variable(each) for each in wish.env or []) or None,
         "labels": dict(pair(each, "--label") for each in wish.label or []) or None,
-        "retry": None if wish.retries is None else {"retries": wish.retries},
+        "retry": _retry(wish),
     }
     body = {name: value for name, value in body.items() if value is not None}
     for name in UNLIMITED:
@@ -145,6 +150,35 @@ def order_body(command: Sequence[str], wish: Wish) -> NewOrder:
     if command and (wish.env or wish.label) and re.fullmatch(r"[A-Za-z_][\w.-]*=.*", command[0], re.DOTALL):
         raise Unusable(f"{command[0]} would be the program to run; write --env or --label before each value")
     return cast(NewOrder, body)
+
+
+def _retry(wish: Wish) -> dict[str, Any] | None:
+    words = [word.strip() for each in wish.retry_on or [] for word in each.split(",")]
+    said = {
+        "retries": wish.retries,
+        "retry_on": [one_of(word, REASONS, "--retry-on", "reason") for word in words] or None,
+    }
+    return {name: value for name, value in said.items() if value is not None} or None
+
+
+def _moment(text: str | None) -> datetime | None:
+    """A time with its zone, or a length from now on."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text) if "-" in text else None
+    except ValueError:
+        moment = None
+    if moment is not None and moment.tzinfo is None:
+        raise Unusable("--not-before: give it a timezone, like 2030-01-31T12:00:00Z")
+    if moment is None:
+        from standby.config.values import length_ms
+
+        try:
+            moment = datetime.now(UTC) + timedelta(milliseconds=length_ms(text))
+        except ValueError:
+            raise Unusable("--not-before: write a time like 2030-01-31T12:00:00Z, or so long from now: 10m") from None
+    return moment
 
 
 def _payload(text: str) -> Any:

@@ -3,16 +3,17 @@
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
 from cyclopts import Parameter
 
-from standby.client import Client
+from standby.client import Client, ServerRefused
 from standby.client.answers import Order
 from standby.core.errors import StandbyError
 
@@ -22,6 +23,8 @@ USAGE: Final = 2
 UNREACHABLE: Final = 3
 REFUSED: Final = 4
 INTERRUPTED: Final = 130
+
+ID_LENGTH: Final = 26
 
 T = TypeVar("T")
 
@@ -49,7 +52,7 @@ class Server:
 
 
 ServerNeed = Annotated[Server | None, Parameter(name="*")]
-OrderId = Annotated[str, Parameter(help="Id of the order.")]
+OrderId = Annotated[str, Parameter(help="Id of the order, or as much of its beginning as no other has.")]
 Why = Annotated[str | None, Parameter(help="Why; it is kept with the event.")]
 Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print JSON on stdout, for programs.")]
 
@@ -89,18 +92,28 @@ def pair(text: str, option: str) -> tuple[str, str]:
     return name, value
 
 
+def one_of(word: str, known: Sequence[str], option: str, noun: str) -> str:
+    """The word, when it is one of those there are."""
+    if word in known:
+        return word
+    near = get_close_matches(word, known, 1)
+    hint = f"did you mean {near[0]}?" if near else f"write one of: {', '.join(known)}"
+    raise Unusable(f"{option}: there is no {noun} {word!r}; {hint}")
+
+
 def ago(time: datetime | None) -> str:
     """How long ago a time was, for people."""
     return "" if time is None else length((datetime.now(UTC) - time).total_seconds())
 
 
-def length(seconds: float) -> str:
-    """A length of time in its largest unit, for people."""
-    whole = max(0, int(seconds))
-    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if whole >= size:
-            return f"{whole // size} {unit}"
-    return f"{whole} s"
+def length(seconds: float, units: int = 1) -> str:
+    """A length of time in its largest unit, or the largest ones, for people."""
+    words, left = [], max(0, int(seconds))
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
+        if left >= size:
+            words.append(f"{left // size} {unit}")
+            left %= size
+    return " ".join(words[:units]) or "0 s"
 
 
 def shown(time: datetime | None) -> str | None:
@@ -112,8 +125,24 @@ def shown(time: datetime | None) -> str | None:
 
 def what(order: Order, most: int = 60) -> str:
     """What an order runs, on one line."""
-    text = " ".join(order.command or (order.script or "").split("\n"))
+    return cut(" ".join(order.command or (order.script or "").split("\n")), most)
+
+
+def cut(text: str, most: int) -> str:
+    """As much of a text as there is room for."""
     return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def find(client: Client, text: str) -> str:
+    """The id of the one order that is meant by an id, or by its beginning."""
+    if len(text) >= ID_LENGTH:
+        return text
+    found = [order.id for order in client.orders(id_prefix=text.lower(), limit=2)] if text else []
+    if not found:
+        raise ServerRefused(404, {"code": "no_such_work_order", "detail": f"there is no order {text!r}"})
+    if len(found) > 1:
+        raise ServerRefused(409, {"detail": f"more than one order begins with {text!r}; write more of its id"})
+    return found[0]
 
 
 def order_code(order: Order) -> int:

@@ -45,6 +45,7 @@ class Order(Answer, frozen=True, kw_only=True):
     retries_left: int
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
+    gives_up_in_ms: int | None = None
     gate: Gate | None = None
     slot: str | None = None
     reason: str | None = None
@@ -98,6 +99,7 @@ class Why(Answer, frozen=True, kw_only=True):
     gate: Gate | None = None
     position: int | None = None
     estimated_wait_ms: int | None = None
+    gives_up_in_ms: int | None = None
     next: str
 
 
