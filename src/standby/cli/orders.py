@@ -235,7 +235,9 @@ def logs(
 
 
 @app.command
-def wait(order_id: OrderId, /, *others: OrderId, server: ServerNeed = None) -> int:
+def wait(
+    order_id: OrderId, /, *others: Annotated[str, Parameter(help="More orders.")], server: ServerNeed = None
+) -> int:
     """Stay until it has ended, and all others named; the exit code is the order's, or the first that is not 0."""
     asked = server or Server()
 
