@@ -134,6 +134,7 @@ def test_a_word_that_is_nearly_right_is_answered_with_the_right_one(standby: Sta
     assert "--state: there is no state 'x'; write one of: pending, " in standby("orders", "list", "--state", "x").err
     assert "--retry-on: there is no reason 'timout'" in standby("submit", "--retry-on", "timout", "--", "true").err
     assert "give it a timezone" in standby("submit", "--not-before", "2030-01-31T12:00:00", "--", "true").err
+    assert "did you mean order.failed?" in standby("events", "--kind", "order.faild").err
     for word in ORDERS:
         assert f"did you mean orders {word}?" in standby(word, "01").err
     assert set(app["orders"]) - ORDERS == {"--help", "-h", "--version", "submit"}

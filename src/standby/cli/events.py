@@ -5,8 +5,9 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from standby.cli.orders import event_line
-from standby.cli.talk import OK, Server, ServerNeed, print_json, say
+from standby.cli.talk import OK, Server, ServerNeed, one_of, print_json, say
 from standby.client import Client, ServerUnreachable
+from standby.core.model import EventKind
 
 
 def events(
@@ -31,11 +32,12 @@ def events(
         Go on after this place: what an earlier call said at its end. 0 is the oldest that is kept.
     """
     asked = server or Server()
+    kinds = [one_of(each, tuple(EventKind), "--kind", "kind") for each in kind or []]
     last = ""
 
     def read(client: Client) -> None:
         nonlocal last
-        for event in client.events(follow=follow, after=after, kind=kind, subject=subject):
+        for event in client.events(follow=follow, after=after, kind=kinds, subject=subject):
             print_json(event) if asked.json else print(event_line(event), flush=follow)
             last = event.cursor
 
