@@ -18,9 +18,9 @@ async def test_many_concurrent_steps_on_an_empty_pool_of_ten_make_ten_slots_and_
     first = await stage.leader()
     rivals = [HostStep(stage.world, stage.driver, stage.hold, "leader:a", lambda: None) for _ in range(5)]
     ids = [await stage.submit({"run_ms": None}) for _ in range(50)]
-    for _ in range(6):
+    for _ in range(10):
         await asyncio.gather(*(_one_step(leader) for leader in [first, *rivals]))
-        await stage.answers()
+        await asyncio.gather(*(leader.close(5) for leader in [first, *rivals]))  # their saves and starts have arrived
     states = await stage.states(ids)
     slots = await stage.store.slots()
     assert len({slot.name for slot in slots}) == len(slots) == 10
