@@ -176,3 +176,19 @@ async def test_nothing_is_sent_after_a_slow_answer_outlived_the_lease() -> None:
     with pytest.raises(Deposed):
         await stage.steps(leader, 8, each_ms=100, renew=False)
     assert creates and all(at < began + 10_000 for at in creates)
+
+
+async def test_a_blockade_that_a_leader_noted_after_its_lease_hides_no_time_without_one() -> None:
+    stage = Stage()
+    await stage.leader()
+    led_until = stage.clock.ms
+    stage.clock.ms += 20_000
+    pool = await stage.store.pool("default")
+    assert pool is not None
+    cause = stage.world.cause(Trigger.LOOK, "leader:a", stage.hold.key)
+    (verdict,) = await stage.store.save([places.block(cause, pool, stage.clock.ms)])
+    assert verdict.saved
+    await stage.leader("b")
+    pool = await stage.store.pool("default")
+    assert pool is not None and pool.blocked_since is not None
+    assert pool.blocked_since <= led_until

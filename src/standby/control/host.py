@@ -66,7 +66,9 @@ class HostStep:
         mirror = await self._book.refresh(poll=True)
         changes = [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
         if blocked_since is not None:
-            pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
+            # the last leader may have noted a blockade when nobody could be served any more for a while
+            known = [(pool, pool.blocked_since) for pool in mirror.pools.values()]
+            pools = [pool for pool, since in known if since is None or since > blocked_since]
             changes += [places.block(self._cause(Trigger.LEASE), pool, blocked_since) for pool in pools]
         await self._book.save([*changes, *await self._outdated_seats(mirror)])
 
