@@ -91,21 +91,17 @@ class HostStep:
             self._hold.give_up()
             raise Deposed(f"the lease of host {self._hold.host} ran out")
         clock, poll_s = self._world.clock, self._world.config.poll_ms / 1000
-        poll = clock.monotonic() - self._polled_at >= poll_s
-        if poll:
-            self._polled_at = clock.monotonic()
+        began = clock.monotonic()
+        poll = began - self._polled_at >= poll_s
         mirror = await self._book.refresh(poll=poll)
-        sightings, made = self._hands.reports()
+        if poll:
+            self._polled_at = began  # not before: a poll that the store did not answer is due at once
         looked = await self._look(mirror) if poll or self._should_look() else None
-        seen = _best([*self._sightings, *sightings, *(looked or ())])
-        more = await self._judge(mirror, seen, looked=looked is not None)
-        self._sightings = [sighting for sighting in seen.values() if more or sighting.seen in _NEWS]
-        await self._settle_slots(mirror, made)
-        again = False
-        if mirror.host.unreachable_since is None:
-            await self._open_gates(mirror)
-            await self._admit(mirror, poll=poll)
-            again = await self._deadlines(mirror) if poll and self._book.waiting else False
+        more = again = False
+        if mirror.fresh:
+            more, again = await self._decide(mirror, looked, poll=poll)
+        else:
+            self._stirred = True  # nothing is decided on rows of which some were refused; it is looked at again
         self._act(mirror)
         if not mirror.fresh:
             # somebody else was first: at once, but ever more slowly if that goes on
@@ -118,6 +114,20 @@ class HostStep:
             return RELOAD_GAP_S
         rest_s = poll_s * (IDLE_POLLS if self._idle(mirror) else 1)
         return max(0.0, self._polled_at + rest_s - clock.monotonic())
+
+    async def _decide(self, mirror: Mirror, looked: Sequence[Sighting] | None, *, poll: bool) -> tuple[bool, bool]:
+        """Judge, admit and size. Returns whether there is more to judge, and whether there are more deadlines."""
+        sightings, made = self._hands.reports()
+        seen = _best([*self._sightings, *sightings, *(looked or ())])
+        more = await self._judge(mirror, seen, looked=looked is not None)
+        unsaved = self._book.unsaved
+        self._sightings = [each for each in seen.values() if more or each.run_id.rpartition("-")[0] in unsaved]
+        await self._settle_slots(mirror, made)
+        if mirror.host.unreachable_since is not None:
+            return more, False
+        await self._open_gates(mirror)
+        await self._admit(mirror, poll=poll)
+        return more, await self._deadlines(mirror) if poll and self._book.waiting else False
 
     def _idle(self, mirror: Mirror) -> bool:
         """Whether only a hint, or another instance, can bring anything to do."""
