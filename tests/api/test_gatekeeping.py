@@ -43,6 +43,7 @@ async def test_everything_is_closed_without_a_known_key(
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.json()["code"] == "key_needed"
+    assert ("see docs/operating.md" in answer.json()["detail"]) == (header == f"Bearer {TOKEN}x")
     assert TOKEN not in answer.text
 
 

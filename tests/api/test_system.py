@@ -1,12 +1,15 @@
 """Keys, the configuration as it is shown, and the server's own diagnosis."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from standby.api.auth import hashed
 from standby.core import lifecycle
 from standby.core.model import Trigger
+from standby.store.contract import Key
 from tests.api.house import TOKEN, House, house
 
 pytestmark = pytest.mark.anyio
@@ -23,7 +26,6 @@ async def test_a_second_key_can_be_added_and_removed_but_never_the_last(home: Ho
     listed = (await home.get("/keys")).json()["keys"]
     assert [(key["name"], key["last4"]) for key in listed] == [("ci", token[-4:]), ("tester", None)]
     assert all("key" not in key for key in listed)
-    home.clock.skipped_s += 60
     theirs = {"Authorization": f"Bearer {token}"}
     assert (await home.get("/pools", headers=theirs)).status_code == 200
     assert (await home.post("/keys", {"name": "ci"})).status_code == 409
@@ -32,9 +34,57 @@ async def test_a_second_key_can_be_added_and_removed_but_never_the_last(home: Ho
     assert (gone.status_code, gone.json()["name"]) == (200, "ci")
     last = await home.http.delete("/api/v1/keys/tester")
     assert (last.status_code, last.json()["code"]) == (409, "last_key")
-    home.clock.skipped_s += 60
     assert (await home.get("/pools", headers=theirs)).status_code == 401
     assert (await home.get("/pools", headers={"Authorization": f"Bearer {TOKEN}"})).status_code == 200
+
+
+async def test_a_key_counts_at_once_where_it_was_made_and_no_more_where_it_was_removed(home: House) -> None:
+    for name in ("one", "two"):
+        await home.get("/pools", headers={"Authorization": "Bearer sb_unknown"})
+        theirs = {"Authorization": f"Bearer {(await home.post('/keys', {'name': name})).json()['key']}"}
+        assert (await home.get("/pools", headers=theirs)).status_code == 200
+        await home.http.delete(f"/api/v1/keys/{name}")
+        assert (await home.get("/pools", headers=theirs)).status_code == 401
+
+
+async def test_unknown_keys_make_the_server_look_once_a_second_at_most(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys, looks = home.store.keys, []
+
+    async def count() -> Any:
+        looks.append(1)
+        return await keys()
+
+    monkeypatch.setattr(home.store, "keys", count)
+    monkeypatch.setattr(home.clock, "monotonic", lambda: home.clock.skipped_s)
+    for _ in range(5):
+        assert (await home.get("/pools", headers={"Authorization": "Bearer sb_unknown"})).status_code == 401
+    assert len(looks) == 2, "the first reading, and one for the unknown key"
+    home.clock.skipped_s += 1
+    await home.get("/pools", headers={"Authorization": "Bearer sb_unknown"})
+    assert len(looks) == 3
+
+
+async def test_a_late_answer_of_the_store_brings_no_removed_key_back(home: House) -> None:
+    keyring, store = home.app.state.keyring, home.store
+    await store.add_key(Key(name="gone", hash=hashed("sb_gone"), created_at=1))
+    keys, asked, go_on = store.keys, asyncio.Event(), asyncio.Event()
+
+    async def late() -> Any:
+        found = await keys()
+        asked.set()
+        await go_on.wait()
+        return found
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store, "keys", late)
+        reading = asyncio.create_task(keyring.read())
+        await asked.wait()
+    await home.http.delete("/api/v1/keys/gone")
+    go_on.set()
+    await reading
+    assert await keyring.holder("sb_gone") is None
 
 
 @pytest.mark.parametrize("body", [{}, {"name": ""}, {"name": "A b"}, {"name": "x" * 64}, {"name": "a", "key": "b"}])

@@ -11,7 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from standby import __version__
 from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system
-from standby.api.auth import KeyGate
+from standby.api.auth import KeyGate, Keyring
 from standby.api.schema import Api
 from standby.api.waits import Waits
 from standby.metrics import Metrics
@@ -48,12 +48,13 @@ def create_app(world: World) -> FastAPI:
     app.state.stopping = asyncio.Event()
     app.state.metrics = Metrics()
     app.state.waits = Waits(world)
+    app.state.keyring = Keyring(world)
     for part in (submit, many, orders, logs, places, feed, keys, settings, doctor):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(system.router)
     app.include_router(pages.router)
     problems.install(app)
-    app.add_middleware(KeyGate, world=world)
+    app.add_middleware(KeyGate, world=world, keyring=app.state.keyring)
     app.add_middleware(SecurityHeaders)
     return app
 

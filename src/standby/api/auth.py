@@ -24,7 +24,7 @@ OPEN_PATHS: Final = frozenset({"/", "/docs", "/healthz", "/readyz", "/favicon.ic
 OPEN_PREFIX: Final = "/static/"
 KEYS_FRESH_S: Final = 5.0
 """A key that was added or taken away elsewhere counts after this long at most."""
-MISS_FRESH_S: Final = 1.0
+MISS_GAP_S: Final = 1.0
 """An unknown key makes us read the keys again, but not more often than this."""
 
 
@@ -73,15 +73,26 @@ class Keyring:
         self._world = world
         self._keys: Sequence[Key] = ()
         self._read_at: float | None = None
+        self._missed_at: float | None = None
 
     async def holder(self, token: str) -> str | None:
         """The name of the key, or null for an unknown one."""
-        await self._refresh(KEYS_FRESH_S)
+        now = self._world.clock.monotonic()
+        if self._read_at is None or now - self._read_at >= KEYS_FRESH_S:
+            await self.read()
         found = self._find(token)
-        if found is None:
-            await self._refresh(MISS_FRESH_S)
+        if found is None and (self._missed_at is None or now - self._missed_at >= MISS_GAP_S):
+            self._missed_at = now
+            await self.read()
             found = self._find(token)
         return found
+
+    async def read(self) -> None:
+        """Know the store's keys as they are now; an answer to an earlier question does not undo it."""
+        asked_at = self._world.clock.monotonic()
+        keys = await self._world.store.keys()
+        if self._read_at is None or asked_at >= self._read_at:
+            self._keys, self._read_at = keys, asked_at
 
     def _find(self, token: str) -> str | None:
         mine, found = hashed(token), None
@@ -90,18 +101,12 @@ class Keyring:
                 found = key.name
         return found
 
-    async def _refresh(self, fresh_s: float) -> None:
-        now = self._world.clock.monotonic()
-        if self._read_at is None or now - self._read_at >= fresh_s:
-            self._keys = await self._world.store.keys()
-            self._read_at = now
-
 
 class KeyGate:
     """Lets a request through when it may pass, and notes who asks in `request.state.actor`."""
 
-    def __init__(self, app: ASGIApp, world: World) -> None:
-        self._app, self._world, self._keyring = app, world, Keyring(world)
+    def __init__(self, app: ASGIApp, world: World, keyring: Keyring) -> None:
+        self._app, self._world, self._keyring = app, world, keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -124,16 +129,19 @@ class KeyGate:
             _refuse_foreign(headers)
             return LOCAL_ACTOR
         scheme, _, token = headers.get("authorization", "").partition(" ")
-        name = await self._keyring.holder(token.strip()) if scheme.lower() == "bearer" and token else None
+        if scheme.lower() != "bearer" or not token:
+            raise _key_needed("this needs an API key")
+        name = await self._keyring.holder(token.strip())
         if name is None:
-            raise Problem(
-                401,
-                "key_needed",
-                "this needs an API key" if not token else "the API key is not known here",
-                "send `Authorization: Bearer <key>`; the first key is in the server's state directory, in admin.key",
-                headers={"WWW-Authenticate": "Bearer"},
+            raise _key_needed(
+                "the API key is not known to this server; if it was removed or lost, see docs/operating.md"
             )
         return name
+
+
+def _key_needed(detail: str) -> Problem:
+    hint = "send `Authorization: Bearer <key>`; the first key is in the server's state directory, in admin.key"
+    return Problem(401, "key_needed", detail, hint, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _refuse_foreign(headers: Headers) -> None:
