@@ -1,5 +1,6 @@
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -129,6 +130,16 @@ def test_a_pool_with_more_slots_than_it_may_have_makes_no_more() -> None:
     slots = [slot(n, state=SlotState.REMOVING) for n in (1, 2)]
     room = _room(slots=slots, pools={"default": pool(slots_max=1)})
     assert admit.admit(room, [_waiting(1)]).wanted == {} and admit.takes(room, room.pools["default"]) == 0
+
+
+@pytest.mark.parametrize(("slots_max", "taken"), [(0, 0), (1, 0), (2, 1), (3, 2)])
+def test_a_pool_that_was_made_smaller_gives_no_slot_above_its_maximum(slots_max: int, taken: int) -> None:
+    busy = order(OrderState.RUNNING, id="busy", slot=slot(1).name)
+    slots = [slot(n) for n in (1, 2, 3)]
+    room = _room(slots=slots, opened=[busy], pools={"default": pool(slots_max=slots_max)})
+    plan = admit.admit(room, [_waiting(n) for n in range(4)])
+    assert len(plan.admissions) == admit.takes(room, room.pools["default"]) == taken
+    assert plan.wanted == {}
 
 
 def test_a_project_at_its_limit_is_passed_over_and_makes_no_slots() -> None:

@@ -25,14 +25,17 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
 
     @cached_property
     def free(self) -> Mapping[str, Sequence[Slot]]:
-        """Idle and unheld slots by pool, the best last: never used first, then least recently used."""
+        """Idle and unheld slots by pool, the best last: never used first, then least recently used; with those that
+        are held no more than the pool may have."""
         held = {order.slot for order in self.opened}
+        busy = Counter(order.pool for order in self.opened)
         free: dict[str, list[Slot]] = {name: [] for name in self.pools}
         for slot in self.slots:
             if slot.state is SlotState.IDLE and slot.name not in held and slot.pool in free:
                 free[slot.pool].append(slot)
-        for slots in free.values():
+        for name, slots in free.items():
             slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name), reverse=True)
+            del slots[: max(0, len(slots) + busy[name] - self.pools[name].settings.slots_max)]
         return free
 
     @cached_property
