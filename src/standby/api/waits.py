@@ -20,29 +20,29 @@ class Waits:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._usual: dict[str, tuple[float, int | None]] = {}
+        self._lengths: dict[str, tuple[float, estimate.Lengths | None]] = {}
 
     async def estimate_ms(self, order: Order, gate: Gate | None) -> int | None:
-        """Until the order probably gets a slot; null when it does not wait for one, or nothing was measured."""
+        """Until the order probably gets a slot; null when it does not wait for one, or nobody can say."""
         if order.rank is None or gate is None or gate.name not in BY_ITSELF:
             return None
-        usual = await self._usual_ms(order.pool)
+        lengths = await self._measured(order.pool)
         pool = await self._world.store.pool(order.pool)
-        if usual is None or pool is None:
+        if lengths is None or pool is None:
             return None
         now = self._world.clock.now()
         holders = await self._world.store.holders(pool=order.pool)
         open_ms = [now - (holder.commanded_at or now) for holder in holders.values()]
         ahead = await self._world.store.ahead(order)
-        return estimate.wait_ms(ahead, pool.settings.slots_max, open_ms, usual)
+        return estimate.wait_ms(ahead, pool.settings.slots_max, open_ms, lengths)
 
-    async def _usual_ms(self, pool: str) -> int | None:
+    async def _measured(self, pool: str) -> estimate.Lengths | None:
         now = self._world.clock.monotonic()
-        read_at, usual = self._usual.get(pool, (None, None))
+        read_at, lengths = self._lengths.get(pool, (None, None))
         if read_at is None or now - read_at >= FRESH_S:
-            usual = estimate.usual_ms(await self._world.store.run_lengths(pool, RUNS))
-            self._usual[pool] = (now, usual)
-        return usual
+            lengths = estimate.measured(await self._world.store.run_lengths(pool, RUNS))
+            self._lengths[pool] = (now, lengths)
+        return lengths
 
 
 async def _waits(request: Request) -> Waits:

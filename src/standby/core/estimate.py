@@ -2,18 +2,41 @@
 
 from collections.abc import Sequence
 
-
-def usual_ms(lengths: Sequence[int]) -> int | None:
-    """The median of what was measured; null when nothing was."""
-    return sorted(lengths)[len(lengths) // 2] if lengths else None
+from msgspec import Struct
 
 
-def wait_ms(ahead: int, places: int, open_ms: Sequence[int], usual: int) -> int | None:
+class Lengths(Struct, frozen=True):
+    """How long runs took lately."""
+
+    usual: int
+    """The median."""
+    long: int
+    """Nine of ten took no longer."""
+
+
+def measured(lengths: Sequence[int]) -> Lengths | None:
+    """What the measured lengths come to; null when nothing was measured."""
+    if not lengths:
+        return None
+    ordered, count = sorted(lengths), len(lengths)
+    return Lengths(ordered[count // 2], ordered[-(-count * 9 // 10) - 1])
+
+
+def wait_ms(ahead: int, places: int, open_ms: Sequence[int], lengths: Lengths) -> int | None:
     """When the order behind `ahead` others gets one of `places`, with open runs that took `open_ms` so far; null when
-    there is no place at all."""
+    there is no place at all, or nobody can say when one comes free."""
+    # Nobody knows when a run ends that took longer than the long ones: its place is left out.
+    known = sorted(left for taken in open_ms if (left := _left(taken, lengths)) is not None)
+    places -= len(open_ms) - len(known)
     if places <= 0:
         return None
-    free_in = sorted(max(0, usual - taken) for taken in open_ms)[:places]
-    free_in = [0] * (places - len(free_in)) + free_in
+    # Of more runs than places the first to end leave none free.
+    free_in = [0] * (places - len(known)) + known[-places:]
     # Every run is as long as any other, so they take the places in turns.
-    return free_in[ahead % places] + ahead // places * usual
+    return free_in[ahead % places] + ahead // places * lengths.usual
+
+
+def _left(taken: int, lengths: Lengths) -> int | None:
+    if taken < lengths.usual:
+        return lengths.usual - taken
+    return lengths.long - taken if taken < lengths.long else None
