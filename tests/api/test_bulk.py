@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from standby.core.model import OrderState
+from standby.core import lifecycle, places
+from standby.core.model import OrderState, Trigger
 from standby.core.sighting import Exit
 from tests.api.house import House
 
@@ -43,6 +44,7 @@ async def test_each_order_of_a_bulk_gets_its_own_verdict(home: House) -> None:
     assert view["verdicts"][0]["order"] == {
         **(await home.show(view["verdicts"][0]["order"]["id"])),
         "gate": None,
+        "gives_up_in_ms": None,
     }
     assert view["verdicts"][3]["order"]["id"] == first["id"]
     assert "nowhere" in view["verdicts"][1]["problem"]["detail"]
@@ -156,6 +158,26 @@ async def test_why_says_what_holds_an_order_and_what_follows(home: House) -> Non
     assert running["next"].startswith("it does not wait")
     await home.finish(order_id, Exit(code=0))
     assert (await home.get(f"/work-orders/{order_id}/why")).json()["next"].startswith("nothing: it has ended")
+
+
+async def test_a_waiting_order_says_when_it_is_given_up_and_an_expired_one_what_to_raise(home: House) -> None:
+    lease = await home.lead()
+    pool = await home.store.pool("default")
+    assert pool is not None
+    cause = home.world.cause(Trigger.LEASE, "test", (lease.host, lease.epoch))
+    await home.store.save([places.unblock(cause, pool)])
+    order_id, patient = (await home.submit(queue_timeout_s=60))["id"], (await home.submit(not_before=2**42))["id"]
+    home.clock.at += 1_000
+    assert (await home.show(order_id))["gives_up_in_ms"] == 59_000
+    assert (await home.get(f"/work-orders/{order_id}/why")).json()["gives_up_in_ms"] == 59_000
+    assert (await home.show(patient))["gives_up_in_ms"] is None
+    assert {each["gives_up_in_ms"] for each in (await home.get("/work-orders")).json()["orders"]} == {None}
+    work = await home.store.order(order_id)
+    assert work is not None
+    await home.store.save([lifecycle.expire(home.world.cause(Trigger.DEADLINE, "test"), work.order)])
+    why = (await home.get(f"/work-orders/{order_id}/why")).json()
+    assert why["gives_up_in_ms"] is None
+    assert why["next"] == "it waited 1m for a slot, its queue_timeout; raise that, or slots_max"
 
 
 async def test_a_wait_is_estimated_from_what_runs_took(home: House) -> None:

@@ -31,7 +31,7 @@ async def test_an_order_is_taken_in_with_the_defaults_of_its_pool_and_its_place_
     assert order["submitted_by"] == "tester"
     assert order["submitted_at"] == "2023-11-14T22:13:20.000Z"
     shown = await home.show(order["id"])
-    assert {**shown, "gate": None} == order
+    assert {**shown, "gate": None, "gives_up_in_ms": None} == order
     assert shown["gate"]["name"] == "host_not_led"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from standby.core import explain
 from standby.core.explain import GateName, House, gate
-from standby.core.model import Lease, Mode, OrderState, SlotState
+from standby.core.model import Lease, Mode, OrderState, Override, Reason, SlotState
 from tests.rows import NOW, host, order, pool, slot
 
 LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW)
@@ -25,6 +25,7 @@ def _house(**parts: Any) -> House:
 
 
 DRAINED: dict[str, Any] = {"mode": Mode.DRAINING, "mode_actor": "ada"}
+BY_ADA = {"slots_max": Override(value=0, actor="ada", at=NOW)}
 HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
 
 
@@ -96,6 +97,30 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
             {"slots": [slot(1), slot(2, state=SlotState.ERROR)], "holders": HELD},
         ),
         (
+            "pool default has slots_max = 0 (set by the configuration): nothing starts",
+            order(),
+            {"pool": pool(slots_max=0), "slots": []},
+        ),
+        (
+            "pool default has slots_max = 0 (set by ada): nothing starts",
+            order(),
+            {"pool": pool(slots_max=0, overrides=BY_ADA), "holders": HELD},
+        ),
+        (
+            "2 slots are busy, 1 is allowed; it starts when fewer than 1 are busy",
+            order(),
+            {"slots": [slot(1), slot(2)], "holders": {**HELD, slot(2).name: order(OrderState.RUNNING, id="more")}},
+        ),
+        (
+            "3 slots are busy, 2 are allowed; it starts when fewer than 2 are busy",
+            order(),
+            {
+                "pool": pool(slots_max=2),
+                "slots": [slot(n) for n in (1, 2, 3, 4)],
+                "holders": {slot(n).name: order(OrderState.RUNNING) for n in (1, 2, 3)},
+            },
+        ),
+        (
             "needs 299 MB; 298 of 300 MB on host local are free",
             order(memory_mb=299),
             {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=2)}},
@@ -134,7 +159,7 @@ def test_the_first_shut_gate_is_named_when_several_are() -> None:
         (GateName.HOST_MODE, {"host": host(memory_mb=1)}),
         (GateName.POOL_MODE, {"pool": pool(slots_max=0)}),
         (GateName.PROJECT_LIMIT, {"project_open": 0}),
-        (GateName.SLOTS, {"slots": [slot(1)]}),
+        (GateName.SLOTS, {"slots": [slot(1)], "pool": pool(slots_max=1)}),
         (GateName.MEMORY, {"host": host()}),
     ]
     for name, opens in opened:
@@ -167,3 +192,42 @@ def test_what_follows_depends_on_how_far_an_order_is_and_on_the_gate_that_holds_
     assert said[OrderState.STOPPING].startswith("it does not wait: it was asked to end")
     assert said[OrderState.FAILED].startswith("nothing: it has ended")
     assert explain.what_follows(order(), turn) == "it starts with the next step, after those before it"
+
+
+def test_a_pool_without_slots_says_how_to_get_some() -> None:
+    shut = gate(order(), _house(pool=pool(slots_max=0), slots=[]))
+    assert explain.what_follows(order(), shut) == "raise it: standby pools set default slots_max=N"
+
+
+def test_a_pool_with_more_busy_slots_than_it_may_have_says_when_it_goes_on() -> None:
+    slots = [slot(1), slot(2)]
+    full = gate(order(), _house(slots=slots, holders={each.name: order(OrderState.RUNNING) for each in slots}))
+    assert explain.what_follows(order(), full) == "it starts when fewer than 1 are busy and those before it are served"
+
+
+def test_an_order_that_waited_too_long_says_what_to_raise() -> None:
+    ended = order(OrderState.FAILED, reason=Reason.QUEUE_TIMEOUT)
+    said = explain.what_follows(ended, None, queue_timeout="5m")
+    assert said == "it waited 5m for a slot, its queue_timeout; raise that, or slots_max"
+
+
+@pytest.mark.parametrize(
+    ("row", "place", "left_ms"),
+    [
+        (order(queue_due=NOW + 300_000), pool(), 300_000),
+        (order(queue_due=NOW + 300_000), pool(blocked_ms=7_000), 307_000),
+        (order(queue_due=NOW + 300_000), pool(blocked_since=NOW - 60_000), 360_000),
+        (order(queue_due=NOW - 1), pool(), 0),
+        (order(queue_due=None), pool(), None),
+        (order(rank=None, due_at=NOW + 9_000, queue_due=None), pool(), None),
+        (order(OrderState.RUNNING), pool(), None),
+    ],
+)
+def test_a_waiting_order_says_how_long_until_it_is_given_up(row: Any, place: Any, left_ms: int | None) -> None:
+    assert explain.gives_up_in_ms(row, _house(pool=place)) == left_ms
+
+
+def test_the_time_until_an_order_is_given_up_stands_while_its_pool_is_blocked() -> None:
+    row, place = order(queue_due=NOW + 300_000), pool(blocked_since=NOW)
+    houses = [_house(pool=place, now=NOW + passed_ms) for passed_ms in (0, 1, 99_000)]
+    assert [explain.gives_up_in_ms(row, each) for each in houses] == [300_000] * 3

@@ -26,6 +26,7 @@ from standby.api.views import (
 )
 from standby.api.waits import Waits, WaitsNeed
 from standby.api.wire import ReasonBody, parse
+from standby.config.values import length_text
 from standby.core import explain, lifecycle
 from standby.core.model import Order, OrderState, Trigger
 from standby.store.contract import OrderFilter, Work
@@ -88,7 +89,8 @@ async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Re
     """Why it waits, where it stands, and what happens next."""
     work = await find(world, order_id)
     order = work.order
-    gate = _gate(order, await read_houses(world, [order]))
+    house = await _house(world, order)
+    gate = None if house is None else explain.gate(order, house)
     view = WhyView(
         id=order.id,
         state=order.state,
@@ -96,7 +98,8 @@ async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Re
         gate=gate_view(gate),
         position=await world.store.position(order),
         estimated_wait_ms=await waits.estimate_ms(order, gate),
-        next=explain.what_follows(order, gate),
+        gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
+        next=explain.what_follows(order, gate, length_text(work.spec.queue_timeout_ms)),
     )
     return answer(view)
 
@@ -155,10 +158,20 @@ async def find(world: World, order_id: str) -> Work:
 async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
     """An order with its position, its gate and the wait that is to be expected."""
     order = work.order
-    gate = _gate(order, await read_houses(world, [order]))
-    position = await world.store.position(order)
-    wait_ms = await waits.estimate_ms(order, gate)
-    return order_view(order, work.spec, position=position, gate=gate, wait_ms=wait_ms)
+    house = await _house(world, order)
+    gate = None if house is None else explain.gate(order, house)
+    return order_view(
+        order,
+        work.spec,
+        position=await world.store.position(order),
+        gate=gate,
+        wait_ms=await waits.estimate_ms(order, gate),
+        gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
+    )
+
+
+async def _house(world: World, order: Order) -> explain.House | None:
+    return (await read_houses(world, [order])).get((order.pool, order.project))
 
 
 def _gate(order: Order, houses: dict[tuple[str, str], explain.House]) -> explain.Gate | None:

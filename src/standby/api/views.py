@@ -68,6 +68,9 @@ class OrderView(Struct, frozen=True):
     """Its place in its lane, counted only where one order is shown."""
     estimated_wait_ms: int | None
     """Until it probably gets a slot; null when it does not wait, or nothing was measured, or in listings."""
+    gives_up_in_ms: int | None
+    """Until it fails for want of a slot (`queue_timeout`); null when never, when it does not wait for one, or in
+    listings. It stands still while its pool is paused, unled or unreachable."""
     gate: GateView | None
     slot: str | None
     reason: Reason | None
@@ -114,6 +117,8 @@ class WhyView(Struct, frozen=True):
     gate: GateView | None
     position: int | None
     estimated_wait_ms: int | None
+    gives_up_in_ms: int | None
+    """As in the order."""
     next: str
 
 
@@ -222,7 +227,13 @@ def seconds(ms: int | None) -> Seconds | None:
 
 
 def order_view(
-    order: Order, spec: Spec, *, position: int | None = None, gate: Gate | None = None, wait_ms: int | None = None
+    order: Order,
+    spec: Spec,
+    *,
+    position: int | None = None,
+    gate: Gate | None = None,
+    wait_ms: int | None = None,
+    gives_up_in_ms: int | None = None,
 ) -> OrderView:
     """One order as people see it."""
     return OrderView(
@@ -235,6 +246,7 @@ def order_view(
         retries_left=0 if order.state in ENDED else retries_left(order, spec),
         queue_position=position,
         estimated_wait_ms=wait_ms,
+        gives_up_in_ms=gives_up_in_ms,
         gate=gate_view(gate),
         slot=order.slot,
         reason=order.stop_reason or order.reason,

@@ -6,7 +6,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Slot, SlotState
+from standby.core.lifecycle import blocked_total_ms
+from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Reason, Slot, SlotState
 
 
 class GateName(StrEnum):
@@ -29,6 +30,8 @@ class Gate(Struct, frozen=True):
     text: str
     opens_at: int | None = None
     """When it opens by itself, where the order itself asked for a time; not in the text."""
+    follows: str | None = None
+    """What happens next, where more can be said than its name tells."""
 
 
 class House(Struct, frozen=True, kw_only=True):
@@ -53,17 +56,27 @@ def gate(order: Order, house: House) -> Gate | None:
     return _its_own_time(order, house) or _platform(house) or _limits(order, house) or _places(order, house)
 
 
-def what_follows(order: Order, held_by: Gate | None) -> str:
-    """One sentence for a person: what happens to this order next."""
+def gives_up_in_ms(order: Order, house: House) -> int | None:
+    """How much longer it waits for a slot before it fails; null for ever, or when it does not wait for one. It stays
+    the same while the pool is blocked."""
+    if order.queue_due is None:
+        return None
+    return max(0, order.queue_due + blocked_total_ms(house.pool, house.now) - house.now)
+
+
+def what_follows(order: Order, held_by: Gate | None, queue_timeout: str | None = None) -> str:
+    """One sentence for a person: what happens to this order next, or what to do about an end that nobody wanted."""
     match order.state:
         case OrderState.PENDING | OrderState.WAITING_RETRY:
-            return "it starts as soon as it can" if held_by is None else _OPENS[held_by.name]
+            return "it starts as soon as it can" if held_by is None else held_by.follows or _OPENS[held_by.name]
         case OrderState.PREPARING:
             return "it does not wait: its start was sent, and it is running as soon as it is seen at work"
         case OrderState.RUNNING:
             return "it does not wait: it runs until it ends, is cancelled or reaches its deadline"
         case OrderState.STOPPING:
             return "it does not wait: it was asked to end, and is forced when its grace is over"
+        case _ if order.reason is Reason.QUEUE_TIMEOUT:
+            return f"it waited {queue_timeout} for a slot, its queue_timeout; raise that, or slots_max"
         case _:
             return "nothing: it has ended; it can be run again as a new order"
 
@@ -124,10 +137,8 @@ def _limits(order: Order, house: House) -> Gate | None:
 def _places(order: Order, house: House) -> Gate:
     pool, host = house.pool, house.host
     free = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
-    if not free and len(house.slots) >= pool.settings.slots_max:
-        errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
-        broken = f", {errors} of them in error" if errors else ""
-        return Gate(GateName.SLOTS, f"all {len(house.slots)} slots of pool {pool.name} are taken{broken}")
+    if (full := _full(house, free)) is not None:
+        return full
     used = sum(holder.memory_mb for holder in house.holders.values())
     if host.memory_mb is not None and used + order.memory_mb > host.memory_mb:
         free_mb = max(0, host.memory_mb - used)
@@ -136,3 +147,23 @@ def _places(order: Order, house: House) -> Gate:
     if not free:
         return Gate(GateName.SLOTS, f"pool {pool.name} is making a slot")
     return Gate(GateName.TURN, "it is served as soon as its turn comes")
+
+
+def _full(house: House, free: Sequence[Slot]) -> Gate | None:
+    """The pool may have no more slots than are taken."""
+    name, most = house.pool.name, house.pool.settings.slots_max
+    if most == 0:
+        override = house.pool.overrides.get("slots_max")
+        who = "the configuration" if override is None else override.actor
+        text = f"pool {name} has slots_max = 0 (set by {who}): nothing starts"
+        return Gate(GateName.SLOTS, text, follows=f"raise it: standby pools set {name} slots_max=N")
+    busy = sum(slot.name in house.holders for slot in house.slots)
+    if busy > most:
+        when = f"it starts when fewer than {most} are busy"
+        text = f"{busy} slots are busy, {most} {'is' if most == 1 else 'are'} allowed; {when}"
+        return Gate(GateName.SLOTS, text, follows=f"{when} and those before it are served")
+    if free or len(house.slots) < most:
+        return None
+    errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
+    broken = f", {errors} of them in error" if errors else ""
+    return Gate(GateName.SLOTS, f"all {len(house.slots)} slots of pool {name} are taken{broken}")
