@@ -80,7 +80,7 @@ async def run_server(config: Config) -> None:
     async with open_store(config.database_url, hints=config.hints) as store:
         clock = StoreClock()
         await clock.anchor(store)
-        first_key = await ensure_first_key(store, config.state_dir, clock.now())
+        await ensure_first_key(store, config.state_dir, clock.now())
         secret = config.seal_key.get_secret_value() if config.seal_key else None
         world = World(
             config=config,
@@ -89,7 +89,7 @@ async def run_server(config: Config) -> None:
             seal=Seal(load_key(secret, config.state_dir)),
             drivers=build_drivers(config, clock.now),
         )
-        await _run(world, instance, first_key)
+        await _run(world, instance)
 
 
 def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
@@ -113,7 +113,7 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
     return drivers
 
 
-async def _run(world: World, instance: str, first_key: str | None) -> None:
+async def _run(world: World, instance: str) -> None:
     """API and controller side by side until a signal, or until one of them fails."""
     app, stop = create_app(world), asyncio.Event()
     config = world.config
@@ -139,7 +139,7 @@ async def _run(world: World, instance: str, first_key: str | None) -> None:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if server.ready.is_set():
-                _announce(config, _url(config.bind, listener.getsockname()[1]), first_key)
+                _announce(config, _url(config.bind, listener.getsockname()[1]))
             await asyncio.wait([serving, controlling], return_when=asyncio.FIRST_COMPLETED)
         finally:
             _stop(app, server, stop)
@@ -211,18 +211,23 @@ def _url(bind: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _announce(config: Config, url: str, first_key: str | None) -> None:
-    """Tell clients (server.json) and the person where the server is. The first key is shown once, when it is made."""
+def _announce(config: Config, url: str) -> None:
+    """Tell clients (server.json) and the person where the server is."""
     _write_private(config.state_dir / SERVER_FILE, json.dumps({"url": url, "pid": os.getpid()}))
-    key_file = config.state_dir / KEY_FILE
     say(f"Standby is at {url} ({config.database_shown})")
+    say(page_line(config, url, terminal=sys.stderr.isatty()))
+
+
+def page_line(config: Config, url: str, *, terminal: bool) -> str:
+    """Where the page is. The key goes to a person's terminal only: what is not one may be a log that others read."""
+    key_file = config.state_dir / KEY_FILE
     if not config.auth:
-        say(f"page: {url}/ (no key needed from this machine)")
-    elif key_file.exists():
-        # Later it goes to a person's terminal only: what is not one may be a log that others read.
-        key = first_key or (key_file.read_text().strip() if sys.stderr.isatty() else f"(the key in {key_file})")
-        say(f"page: {url}/#key={key}")
-        say(f"the admin key is in {key_file}")
+        return f"page: {url}/ (no key needed from this machine)"
+    if not key_file.exists():
+        return f"page: {url}/ (asks for a key)"
+    if not terminal:
+        return f"page: {url}/ (asks for the key, which is in {key_file})"
+    return f"page: {url}/#key={key_file.read_text().strip()}"
 
 
 def _forget_server(state_dir: Path) -> None:
