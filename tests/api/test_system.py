@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from standby.api.auth import hashed
+from standby.api.views import time
 from standby.core import lifecycle
 from standby.core.model import Trigger
 from standby.store.contract import Key
@@ -108,7 +109,7 @@ async def test_the_configuration_is_shown_without_its_secrets(tmp_path: Path) ->
 async def test_the_doctor_finds_a_healthy_server_healthy(home: House) -> None:
     await home.lead()
     found = await checks(home)
-    well = {"store", "migrations", "host local: lease", "host local: slots"}
+    well = {"store", "migrations", "host local: lease", "host local: slots", "pool default"}
     assert well | {"clock", "host local: platform", "disk", "history"} == set(found)
     assert {name: found[name]["ok"] for name in well} == dict.fromkeys(well, True)
     assert all(found[name]["do"] is None for name in well)
@@ -131,3 +132,29 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(home: House) -> None
     assert [found[name]["ok"] for name in ill] == [False] * 3
     assert "no such image" in found["host local: slots"]["says"]
     assert all(found[name]["do"] for name in ill)
+
+
+async def test_the_doctor_finds_a_place_that_somebody_shut_while_orders_wait(home: House) -> None:
+    since = time(home.clock.at)
+    await home.post("/pools/default/drain", {"reason": "upgrade"})
+    assert (await checks(home))["pool default"]["ok"] is True, "nobody waits for it"
+    for _ in range(2):
+        await home.submit()
+    found = (await checks(home))["pool default"]
+    assert (found["ok"], found["do"]) == (None, "standby pools resume default")
+    assert found["says"] == f"2 orders wait, and it is draining by tester since {since} (upgrade)"
+    await home.post("/pools/default/resume")
+    assert (await checks(home))["pool default"]["ok"] is True
+    await home.post("/hosts/local/pause")
+    found = (await checks(home))["pool default"]
+    assert (found["ok"], found["do"]) == (None, "standby hosts resume local")
+    assert found["says"] == f"2 orders wait, and its host local is paused by tester since {since}"
+
+
+async def test_the_doctor_finds_a_pool_without_slots_while_orders_wait(home: House) -> None:
+    await home.http.patch("/api/v1/pools/default", json={"set": {"slots_max": 0}})
+    assert (await checks(home))["pool default"]["ok"] is True, "nobody waits for it"
+    await home.submit()
+    found = (await checks(home))["pool default"]
+    assert (found["ok"], found["do"]) == (False, "standby pools set default slots_max=N")
+    assert found["says"] == "1 order waits, and slots_max is 0: nothing starts"

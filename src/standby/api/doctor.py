@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from standby.api.needs import WorldNeed
 from standby.api.views import answer, shown_time, time
-from standby.core.model import Host, Lease, Slot, SlotState
+from standby.core.model import Host, Lease, Mode, OrderState, Pool, Slot, SlotState
 from standby.world import World
 
 SLOW_MS: Final = 500
@@ -37,13 +37,16 @@ class DoctorView(Struct, frozen=True):
 
 @router.get("/doctor")
 async def examine(world: WorldNeed) -> Response:
-    """Look at the store, the hosts, the clock, the disk and the history."""
+    """Look at the store, the hosts, the pools, the clock, the disk and the history."""
     store = world.store
     checks = [*await _store(world), await _schema(world)]
     leases = {lease.host: lease for lease in await store.leases()}
     slots = await store.slots()
-    for host in await store.hosts():
+    hosts, counts = {host.name: host for host in await store.hosts()}, await store.counts()
+    for host in hosts.values():
         checks += [_lease(host, leases.get(host.name), world.clock.now()), _reach(host), _slots(host, slots)]
+    for pool in await store.pools():
+        checks.append(_pool(pool, hosts.get(pool.host), counts.get((pool.name, OrderState.PENDING), 0)))
     return answer(DoctorView(checks=[*checks, _disk(world), await _history(world)]))
 
 
@@ -99,6 +102,25 @@ def _slots(host: Host, slots: Sequence[Slot]) -> CheckView:
         return CheckView(name, True, f"none of {len(mine)} is in error")
     says = f"{len(broken)} of {len(mine)} are in error, {broken[0].name}: {broken[0].error}"
     return CheckView(name, False, says, "correct what the platform complains about; they are tried again by themselves")
+
+
+def _pool(pool: Pool, host: Host | None, waiting: int) -> CheckView:
+    """Whether orders wait for somebody to open it."""
+    name, wait = f"pool {pool.name}", f"{waiting} order{' waits' if waiting == 1 else 's wait'}"
+    if waiting and host is not None and host.mode is not Mode.OPEN:
+        says = f"{wait}, and its host {host.name} is {_shut(host)}"
+        return CheckView(name, None, says, f"standby hosts resume {host.name}")
+    if waiting and pool.mode is not Mode.OPEN:
+        return CheckView(name, None, f"{wait}, and it is {_shut(pool)}", f"standby pools resume {pool.name}")
+    if waiting and pool.settings.slots_max == 0:
+        do = f"standby pools set {pool.name} slots_max=N"
+        return CheckView(name, False, f"{wait}, and slots_max is 0: nothing starts", do)
+    return CheckView(name, True, wait)
+
+
+def _shut(place: Pool | Host) -> str:
+    because = f" ({place.mode_reason})" if place.mode_reason else ""
+    return f"{place.mode} by {place.mode_actor} since {time(place.mode_since)}{because}"
 
 
 def _disk(world: World) -> CheckView:
