@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from standby.api.views import RetryView, Seconds, Time, length, retry_view, seconds, shown_time, time
-from standby.core.model import OPEN, Host, Json, Lease, Mode, Order, OrderState, Pool, Slot, slot_word
+from standby.api.views import Seconds, Time, length, seconds, shown_time, time
+from standby.core.model import OPEN, Host, Json, Lease, Mode, Order, OrderState, Pool, Reason, Slot, slot_word
 from standby.core.sighting import Pressure, Reading
 
 
@@ -20,7 +20,7 @@ class ModeView(Struct, frozen=True):
 
 
 class SettingsView(Struct, frozen=True):
-    """What a pool's orders get unless they say otherwise."""
+    """What a pool's orders get unless they say otherwise, by the names that `PATCH` takes."""
 
     memory_mb: int
     queue_timeout_s: Seconds | None
@@ -28,7 +28,12 @@ class SettingsView(Struct, frozen=True):
     start_timeout_s: Seconds
     run_timeout_s: Seconds | None
     stop_grace_s: Seconds
-    retry: RetryView
+    retries: int
+    retry_base_s: Seconds
+    retry_factor: float
+    retry_cap_s: Seconds
+    retry_on: Sequence[Reason]
+    no_retry_on: Sequence[Reason]
 
 
 class OverrideView(Struct, frozen=True):
@@ -185,7 +190,7 @@ def slot_view(slot: Slot, holder: Order | None) -> SlotView:
 
 def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, int]) -> PoolView:
     """A pool with its unfinished orders by state and its slots by word."""
-    settings = pool.settings
+    settings, retry = pool.settings, pool.settings.retry
     return PoolView(
         name=pool.name,
         host=pool.host,
@@ -207,7 +212,12 @@ def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, 
             start_timeout_s=length(settings.start_timeout_ms),
             run_timeout_s=seconds(settings.run_timeout_ms),
             stop_grace_s=length(settings.stop_grace_ms),
-            retry=retry_view(settings.retry),
+            retries=retry.retries,
+            retry_base_s=length(retry.base_ms),
+            retry_factor=retry.factor,
+            retry_cap_s=length(retry.cap_ms),
+            retry_on=retry.retry_on,
+            no_retry_on=retry.no_retry_on,
         ),
         overrides={
             name: OverrideView(each.value, each.actor, time(each.at), each.reason)
