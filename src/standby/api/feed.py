@@ -8,7 +8,7 @@ import msgspec
 from fastapi import APIRouter, Header, Query, Response
 from fastapi.responses import StreamingResponse
 
-from standby.api.needs import StoppingNeed, WorldNeed, cursor, resume, wait_any
+from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, cursor, resume, wait_any
 from standby.api.views import EventsView, answer, event_view
 from standby.core.model import Event, EventKind
 from standby.store.contract import Store, StoreDown
@@ -24,7 +24,7 @@ EventLimit = Annotated[int, Query(ge=1, le=1_000)]
 Kinds = Annotated[list[EventKind], Query(default_factory=list, description="Only these kinds; may be repeated.")]
 
 
-@router.get("/events")
+@router.get("/events", dependencies=KNOWN_PARAMETERS)
 async def list_events(
     world: WorldNeed, kind: Kinds, after: str = "0", subject: str | None = None, limit: EventLimit = 200
 ) -> Response:
@@ -59,7 +59,7 @@ def _place(store: Store, event: Event) -> str:
     return cursor(store, event.seq, event.change[:8])
 
 
-@router.get("/events/stream")
+@router.get("/events/stream", dependencies=KNOWN_PARAMETERS)
 async def stream_events(
     world: WorldNeed,
     stopping: StoppingNeed,

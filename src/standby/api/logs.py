@@ -10,7 +10,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from msgspec.structs import asdict
 
-from standby.api.needs import StoppingNeed, WorldNeed, wait_any
+from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_any
 from standby.api.orders import find
 from standby.api.problems import Problem, invalid
 from standby.api.views import LineView, LogView, answer, time
@@ -38,7 +38,7 @@ class _Place(msgspec.Struct, frozen=True):
     """Null is all lines of a piece."""
 
 
-@router.get("/work-orders/{order_id}/logs")
+@router.get("/work-orders/{order_id}/logs", dependencies=KNOWN_PARAMETERS)
 async def read_logs(
     request: Request,
     world: WorldNeed,

@@ -6,7 +6,8 @@ from typing import Annotated, Final
 
 from fastapi import Depends, Request
 
-from standby.api.problems import Problem
+from standby.api.problems import Problem, invalid
+from standby.config.values import did_you_mean
 from standby.store.contract import Store
 from standby.world import World
 
@@ -32,6 +33,17 @@ async def _stopping(request: Request) -> asyncio.Event:
     return stopping
 
 
+async def _known_parameters(request: Request) -> None:
+    """422 for a parameter that the route does not take: to leave it out would answer another question."""
+    known = {each.alias for each in request.scope["route"].dependant.query_params}
+    for name in request.query_params:
+        if name not in known:
+            text = f"{name[:100]}: unknown parameter; {did_you_mean(name[:100], known)}"
+            raise invalid(text, "correct it and send it again", name[:100])
+
+
+KNOWN_PARAMETERS: Final = [Depends(_known_parameters)]
+"""For routes that list: what a typing error leaves out must not look like an answer."""
 WorldNeed = Annotated[World, Depends(_world)]
 ActorNeed = Annotated[str, Depends(_actor)]
 StoppingNeed = Annotated[asyncio.Event, Depends(_stopping)]

@@ -7,7 +7,7 @@ from fastapi import APIRouter, Query, Request, Response
 from msgspec.structs import replace
 
 from standby.api.feed import EventLimit, Kinds, read_events
-from standby.api.needs import ActorNeed, WorldNeed, cursor, place_of, resume
+from standby.api.needs import KNOWN_PARAMETERS, ActorNeed, WorldNeed, cursor, place_of, resume
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import (
     EventsView,
@@ -43,7 +43,7 @@ Labels = Annotated[
 ]
 
 
-@router.get("/work-orders")
+@router.get("/work-orders", dependencies=KNOWN_PARAMETERS)
 async def list_orders(
     request: Request,
     world: WorldNeed,
@@ -116,7 +116,7 @@ async def list_runs(world: WorldNeed, order_id: str) -> Response:
     return answer(RunsView(runs=views))
 
 
-@router.get("/work-orders/{order_id}/events")
+@router.get("/work-orders/{order_id}/events", dependencies=KNOWN_PARAMETERS)
 async def list_order_events(
     world: WorldNeed, order_id: str, kind: Kinds, after: str = "0", limit: EventLimit = 200
 ) -> Response:

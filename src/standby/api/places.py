@@ -6,7 +6,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from msgspec.structs import asdict
 
-from standby.api.needs import ActorNeed, WorldNeed
+from standby.api.needs import KNOWN_PARAMETERS, ActorNeed, WorldNeed
 from standby.api.place_views import (
     FullHostView,
     HostsView,
@@ -107,7 +107,7 @@ def _check_ceiling(pool: Pool) -> None:
         raise invalid(text, "set both in one request", "queue_timeout_s")
 
 
-@router.get("/slots")
+@router.get("/slots", dependencies=KNOWN_PARAMETERS)
 async def list_slots(request: Request, world: WorldNeed, pool: str | None = None, host: str | None = None) -> Response:
     """All slots, in the words people use."""
     slots = await world.store.slots(host=host, pool=pool)

@@ -3,17 +3,23 @@
 import re
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
+from typing import Any, Final
 
 import msgspec
 import structlog
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from msgspec import UNSET, Struct, UnsetType
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 
+from standby.config.values import did_you_mean, nearest
 from standby.core.errors import Refused, StandbyError
 from standby.store.contract import StoreDown
+
+TEXT_MAX: Final = 800
+WORDS: Final = {"unset": "setting", "retry_on": "reason", "no_retry_on": "reason"}
+"""What is listed in a field, where its name does not say it."""
 
 log = structlog.get_logger()
 
@@ -85,20 +91,67 @@ def invalid(detail: str, what_to_do: str, field: str | None = None) -> Problem:
     return Problem(422, "invalid_request", detail, what_to_do, errors=errors)
 
 
-def from_validation(error: ValidationError | RequestValidationError) -> Problem:
-    """422 naming each wrong field; never a value, because any value may be a secret."""
-    found = [_field(each["loc"], each["type"], each["msg"]) for each in error.errors()[:20]]
+def from_validation(error: ValidationError | RequestValidationError, model: type[BaseModel] | None = None) -> Problem:
+    """422 naming each wrong field and what was probably meant; never a value that is near nothing known, because any
+    value may be a secret. `model` is what the body should have been."""
+    found = [_field(each, model) for each in error.errors()[:20]]
     detail = "; ".join(f"{each['field']}: {each['message']}" for each in found)
     return Problem(422, "invalid_request", detail, "correct the named fields and send it again", errors=found)
 
 
-def _field(loc: Sequence[int | str], kind: str, message: str) -> dict[str, str]:
-    where = ".".join(str(part) for part in loc if part not in ("body", "query", "path", "[key]"))
-    if kind == "extra_forbidden":
-        message = "unknown field"
-    if kind == "string_pattern_mismatch":
-        message = "has characters that are not allowed here, or is too long"
-    return {"field": where[:200] or "body", "message": message.removeprefix("Value error, ")[:300]}
+def _field(error: Mapping[str, Any], model: type[BaseModel] | None) -> dict[str, str]:
+    loc = [part for part in error["loc"] if part not in ("body", "query", "path", "[key]")]
+    if error["loc"][:1] == ("query",):
+        loc = loc[:1]  # that it could be repeated is no news to somebody who wrote it once
+    limits = error.get("ctx", {})
+    match error["type"]:
+        case "extra_forbidden":
+            message = _unknown_field([str(part) for part in loc], model)
+        case "enum" | "literal_error":
+            message = _unknown_word([str(part) for part in loc if isinstance(part, str)][-1], error)
+        case "string_pattern_mismatch":
+            message = "has characters that are not allowed here, or is too long"
+        case "less_than_equal":
+            message = f"{limits['le']} at most"
+        case "greater_than_equal":
+            message = f"{limits['ge']} at least"
+        case _:
+            message = error["msg"].removeprefix("Value error, ")
+    return {"field": ".".join(str(part) for part in loc)[:200] or "body", "message": cut(message, TEXT_MAX)}
+
+
+def _unknown_field(loc: Sequence[str], model: type[BaseModel] | None) -> str:
+    """Also a field that is one level deeper counts as near: `retry.retries` for `retries`."""
+    for part in loc[:-1]:
+        model = _inner(model, part)
+    if model is None:
+        return "unknown field"
+    deeper = {name: each for name in model.model_fields if (each := _inner(model, name)) is not None}
+    paths = {field: f"{name}.{field}" for name, each in deeper.items() for field in each.model_fields}
+    paths |= {name: name for name in model.model_fields}
+    meant = nearest(loc[-1], paths)
+    hint = did_you_mean(loc[-1], paths) if meant is None else f"did you mean {paths[meant]}?"
+    return f"unknown {'setting' if loc[:-1] == ['set'] else 'field'}; {hint}"
+
+
+def _inner(model: type[BaseModel] | None, name: str) -> type[BaseModel] | None:
+    field = None if model is None else model.model_fields.get(name)
+    kind = None if field is None else field.annotation
+    return kind if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+
+
+def _unknown_word(noun: str, error: Mapping[str, Any]) -> str:
+    noun, said = WORDS.get(noun, noun), str(error["input"])
+    known = re.findall(r"'([^']+)'", error["ctx"]["expected"])
+    meant = nearest(said, known)
+    return f"there is no {f'such {noun}' if meant is None else f'{noun} {said!r}'}; {did_you_mean(said, known)}"
+
+
+def cut(text: str, most: int) -> str:
+    """The text, or as many whole words of it as there is room for."""
+    if len(text) <= most:
+        return text
+    return (text[: most + 1].rpartition(" ")[0] or text[:most]) + " …"
 
 
 def store_down() -> Problem:

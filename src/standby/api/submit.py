@@ -91,7 +91,7 @@ async def _wish(intake: Intake, raw: bytes, index: int, key: str | None) -> Wish
         own = None if key is None else f"{key}{KEY_SEPARATOR}{index}"
         return await intake.wish(body, payload_text(raw), own)
     except ValidationError as error:
-        return from_validation(error)
+        return from_validation(error, SubmitBody)
     except Problem as problem:
         return problem
 

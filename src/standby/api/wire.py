@@ -17,7 +17,7 @@ from pydantic import (
 )
 from starlette.requests import ClientDisconnect
 
-from standby.api.problems import Problem, from_validation, invalid
+from standby.api.problems import Problem, cut, from_validation, invalid
 from standby.core.model import NEVER_RETRIED, Json, OrderState, Reason
 from standby.core.places import OVERRIDABLE
 
@@ -220,7 +220,7 @@ async def parse(request: Request, model: type[B], most_kb: int, *, empty: bytes 
     try:
         return model.model_validate_json(raw), raw
     except ValidationError as error:
-        raise from_validation(error) from None
+        raise from_validation(error, model) from None
 
 
 async def parse_bulk(request: Request, most_kb: int) -> tuple[list[bytes], bool]:
@@ -230,7 +230,7 @@ async def parse_bulk(request: Request, most_kb: int) -> tuple[list[bytes], bool]
     try:
         bulk = msgspec.json.decode(raw, type=_Bulk)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text = f"the body cannot be used: {error}"[:300]
+        text = cut(f"the body cannot be used: {error}", 300)
         hint = f'send {{"orders": [...], "together": false}} with 1 to {BULK_MOST} orders'
         raise invalid(text, hint, "orders") from None
     return [bytes(each) for each in bulk.orders], bulk.together

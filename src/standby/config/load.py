@@ -1,6 +1,5 @@
 """Reading the configuration: flag over env over file over default, and every problem said in words."""
 
-import difflib
 import os
 import re
 import tomllib
@@ -13,6 +12,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from standby.config.model import SECTIONS, Config, Source, contradictions, defaults, keys_of
+from standby.config.values import did_you_mean
 from standby.core.errors import ConfigError
 
 FILE_NAME: Final = "standby.toml"
@@ -128,7 +128,7 @@ def _twins(env: Mapping[str, str], keys: Mapping[str, Any]) -> Iterator[tuple[st
             unknown.append(name)
     if unknown:
         known = [*tops, *ENV_OTHERS, *(twin(path) for path in _known(keys))]
-        raise ConfigError("\n".join(f"{name}: unknown variable; {_near(name, known)}" for name in unknown))
+        raise ConfigError("\n".join(f"{name}: unknown variable; {did_you_mean(name, known)}" for name in unknown))
 
 
 def _known(keys: Mapping[str, Any]) -> Iterator[Place]:
@@ -189,7 +189,7 @@ def _say(error: ErrorDetails, sources: Mapping[str, Source], file: str) -> str:
     if error["type"] == "extra_forbidden":
         model = SECTIONS.get(where[0], Config) if len(where) > 1 else Config
         known = [*keys_of(model), *(SECTIONS if model is Config else ())]
-        return f"{source}: {key}: unknown key; {_near(where[-1], known)}"
+        return f"{source}: {key}: unknown key; {did_you_mean(where[-1], known)}"
     if error["type"] == "string_pattern_mismatch":
         return f"{source}: {key}: write a name of a-z, 0-9 and -, at most 63 long, beginning with a letter or digit"
     text = error["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
@@ -199,9 +199,3 @@ def _say(error: ErrorDetails, sources: Mapping[str, Source], file: str) -> str:
 
 def _where(about: Iterable[str], sources: Mapping[str, Source], file: str) -> str:
     return next((sources[key].where for key in about if key in sources), file)
-
-
-def _near(name: str, known: Iterable[str]) -> str:
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"did you mean {near[0]}?" if near else f"known are {', '.join(known[:40])}"

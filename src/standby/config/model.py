@@ -1,6 +1,5 @@
 """Every key with its kind, default and meaning (which goes into docs/configuration.md), and what they come to."""
 
-import difflib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from standby.config.values import (
     Name,
     Reasons,
     _or_none,
+    did_you_mean,
     is_loopback,
     names_database,
     shown_url,
@@ -287,9 +287,7 @@ def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterato
     if pool.host is None and len(config.hosts) > 1:
         yield "host", f"there are several hosts; name one of {', '.join(config.hosts)}"
     if pool.host is not None and pool.host not in config.hosts:
-        near = difflib.get_close_matches(pool.host, config.hosts, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(config.hosts)}"
-        yield "host", f"there is no host {pool.host!r}; {hint}"
+        yield "host", f"there is no host {pool.host!r}; {did_you_mean(pool.host, config.hosts)}"
     settings = config.pool_settings(name)
     most = settings.queue_timeout_max_ms
     if most is not None and (settings.queue_timeout_ms is None or settings.queue_timeout_ms > most):

@@ -4,8 +4,10 @@ In the file a length of time is a number of seconds or a text like "5m" or "250m
 "none" in the file means unlimited; 0 means zero.
 """
 
+import difflib
 import ipaddress
 import re
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -92,6 +94,17 @@ def names_database(url: str) -> bool:
         return all(urlsplit(f"//{each}").port != 0 for each in servers)
     except ValueError:
         return False
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant; null when none is near."""
+    return next(iter(difflib.get_close_matches(name[:100], sorted(known), n=1, cutoff=0.5)), None)
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """A question for what was probably meant, else everything that is known."""
+    meant = nearest(name, known)
+    return f"known are {', '.join(sorted(known)[:40])}" if meant is None else f"did you mean {meant}?"
 
 
 def is_loopback(bind: str) -> bool:
