@@ -45,11 +45,10 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
     if asked.json:
         print_json(pool)
         return OK
-    settings = {name: value for name, value in pool.settings.items() if name != "retry"}
-    for name, value in pool.settings.get("retry", {}).items():
-        settings[name if "retr" in name else f"retry_{name}"] = (
-            ", ".join(value) or "(nothing)" if isinstance(value, list) else value
-        )
+    settings = {
+        name: ", ".join(value) or "(nothing)" if isinstance(value, list) else value
+        for name, value in pool.settings.items()
+    }
     print_facts(
         {
             "pool": pool.name,
