@@ -1,6 +1,7 @@
 """What must happen although nothing stirs, and what must not happen although much time passes."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace as with_
 from typing import Any
 
@@ -13,7 +14,7 @@ from standby.control.host import HostStep
 from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.errors import ConfigError
-from standby.core.model import OrderState, Reason, Retry, Slot, Trigger
+from standby.core.model import Change, EventKind, Mode, OrderState, Reason, Retry, Slot, Trigger
 from standby.store.contract import Answer, StoreDown, Verdict
 from tests.control.stage import Stage
 
@@ -190,5 +191,29 @@ async def test_a_blockade_that_a_leader_noted_after_its_lease_hides_no_time_with
     assert verdict.saved
     await stage.leader("b")
     pool = await stage.store.pool("default")
+    assert pool is not None and pool.blocked_since is not None
+    assert pool.blocked_since <= led_until
+
+
+async def test_a_pool_that_changes_while_a_leader_begins_hides_no_time_without_one() -> None:
+    stage = Stage()
+    await stage.leader()
+    led_until = stage.clock.ms
+    stage.clock.ms += 20_000
+    real, changed = stage.store.save, list[Verdict]()
+
+    async def save(changes: Sequence[Change], **keys: Any) -> Sequence[Verdict]:
+        if not changed and any(change.kind is EventKind.HOST_LED for change in changes):
+            pool = await stage.store.pool("default")
+            assert pool is not None
+            paused = places.set_pool_mode(stage.world.cause(Trigger.REQUEST, "tester"), pool, Mode.PAUSED, None)
+            assert paused is not None
+            changed.extend(await real([paused]))
+        return await real(changes, **keys)
+
+    stage.store.save = save  # type: ignore[method-assign]
+    await stage.leader("b")
+    pool = await stage.store.pool("default")
+    assert [verdict.saved for verdict in changed] == [True]
     assert pool is not None and pool.blocked_since is not None
     assert pool.blocked_since <= led_until

@@ -14,7 +14,7 @@ from standby.control.mirror import Mirror
 from standby.core import admit, judge, lifecycle, places, size
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, Mode, OrderState, Pool, Slot, SlotState, Spec, Trigger, run_id
+from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
 from standby.drivers.contract import Driver, OpenRun, Watch
 from standby.seal import SealBroken
@@ -23,6 +23,7 @@ from standby.world import World
 
 log = structlog.get_logger()
 
+LEAD_TRIES = 20
 IDLE_POLLS = 3
 """A host with nothing to do is polled so much more rarely, as long as there are hints."""
 LOOK_GAP_S = 0.02
@@ -63,14 +64,19 @@ class HostStep:
 
     async def lead(self, identity: str, blocked_since: int | None) -> None:
         """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before a look."""
-        mirror = await self._book.refresh(poll=True)
-        changes = [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
-        if blocked_since is not None:
+        said = False
+        for _ in range(LEAD_TRIES):
+            mirror = await self._book.refresh(poll=True)
+            changes = [] if said else [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
             # the last leader may have noted a blockade when nobody could be served any more for a while
-            known = [(pool, pool.blocked_since) for pool in mirror.pools.values()]
-            pools = [pool for pool, since in known if since is None or since > blocked_since]
-            changes += [places.block(self._cause(Trigger.LEASE), pool, blocked_since) for pool in pools]
-        await self._book.save([*changes, *await self._outdated_seats(mirror)])
+            if blocked_since is not None:
+                late = mirror.open_at(blocked_since)
+                changes += [places.block(self._cause(Trigger.LEASE), pool, blocked_since) for pool in late]
+            saved = await self._book.save([*changes, *await self._outdated_seats(mirror)])
+            said = said or any(change.kind is EventKind.HOST_LED for change in saved)
+            if mirror.fresh:
+                return  # somebody who was first must not hide a pool's time without a leader
+        raise Deposed(f"the rows of host {self._hold.host} kept changing before it was led")
 
     async def _outdated_seats(self, mirror: Mirror) -> list[Change]:
         """Give up free seats of an earlier platform: a run sent there would only be found absent."""
@@ -256,7 +262,7 @@ class HostStep:
             if serves and pool.blocked_since is not None:
                 changes.append(places.unblock(self._cause(Trigger.LOOK), pool))
             elif not serves and pool.blocked_since is None:
-                changes.append(places.block(self._cause(Trigger.REQUEST), pool, _closed_since(mirror, pool)))
+                changes.append(places.block(self._cause(Trigger.REQUEST), pool, mirror.closed_since(pool)))
         await self._book.save(changes)
 
     async def _deadlines(self, mirror: Mirror) -> bool:
@@ -391,8 +397,3 @@ def _plain(sighting: Sighting) -> Sighting:
         return sighting
     ending = sighting.exit and replace(sighting.exit, start_error=error and error.replace(NUL, ""))
     return replace(sighting, handle=sighting.handle and sighting.handle.replace(NUL, ""), exit=ending)
-
-
-def _closed_since(mirror: Mirror, pool: Pool) -> int:
-    since = [row.mode_since for row in (mirror.host, pool) if row.mode is not Mode.OPEN]
-    return min(since)

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from standby.core.admit import Room
 from standby.core.judge import Open
-from standby.core.model import OPEN, Change, Host, Order, Pool, Project, Slot, Spec
+from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
@@ -49,6 +49,14 @@ class Mirror:
     def limited(self) -> bool:
         """Whether anything but slots holds orders back."""
         return self.host.memory_mb is not None or any(each.running_max is not None for each in self.projects.values())
+
+    def open_at(self, at: int) -> list[Pool]:
+        """Pools that were not noted as blocked at that time."""
+        return [pool for pool in self.pools.values() if pool.blocked_since is None or pool.blocked_since > at]
+
+    def closed_since(self, pool: Pool) -> int:
+        """Since when an operator lets the pool take no new work."""
+        return min(row.mode_since for row in (self.host, pool) if row.mode is not Mode.OPEN)
 
     def room(self) -> Room:
         """What admission is decided from."""

@@ -42,6 +42,21 @@ class Entry(Struct, frozen=True):
     """The narrow statement that writes it."""
 
     @property
+    def event(self) -> tuple[str | int | None, ...]:
+        """Change, at, kind, subject, from_state, to_state, trigger, actor and data of its event."""
+        change = self.change
+        return (
+            change.id,
+            change.at,
+            change.kind,
+            change.subject,
+            *change.states,
+            change.trigger,
+            change.actor,
+            self.data,
+        )
+
+    @property
     def added(self) -> Work | None:
         """The order that it takes in."""
         new = self.order is not None and self.change.order_was is None and self.change.spec is not None

@@ -95,20 +95,11 @@ def _add(parts: Parts, n: int, one: Entry) -> None:
 
 def _change(n: int, one: Entry) -> tuple[Any, ...]:
     change, guards = one.change, one.change.guards
-    before, after = change.states
     replay = change.idempotency
     host, epoch = guards.lease or (None, None)
     return (
         n,
-        change.id,
-        change.at,
-        change.kind,
-        change.subject,
-        before,
-        after,
-        change.trigger,
-        change.actor,
-        one.data,
+        *one.event,
         None if one.order is None else one.order.id,
         None if change.order_was is None else change.order_was.version,
         one.dedupe,

@@ -44,7 +44,7 @@ def hot_parameters(batch: Sequence[Entry]) -> list[str | None]:
         assert one.hot is not None
         g = 0 if one.hot is Hot.SUBMIT else guards.setdefault(_guards(one), len(guards) + 1)
         moves[one.hot].append(_ROWS[one.hot](n, g, one))
-        events.append(_event(one))
+        events.append(one.event)
     columns = _texts(list(guards), _GUARDS)
     for kind, kinds in _COLUMNS.items():
         columns += _texts(moves[kind], kinds)
@@ -151,19 +151,3 @@ def _submit(n: int, _: int, one: Entry) -> Row:
 
 
 _ROWS: Final = {Hot.SUBMIT: _submit, Hot.CLAIM: _claim, Hot.READY: _ready, Hot.END: _end}
-
-
-def _event(one: Entry) -> Row:
-    change = one.change
-    before, after = change.states
-    return (
-        change.id,
-        change.at,
-        change.kind,
-        change.subject,
-        before,
-        after,
-        change.trigger,
-        change.actor,
-        one.data,
-    )

@@ -75,7 +75,7 @@ INSERT_REPLAY: Final = """
 insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)
 """
 INSERT_EVENT: Final = """
-insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
+insert into events (seq, change, at, kind, subject, from_state, to_state, trigger, actor, data)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SLOT_VERSION: Final = "select version from slots where name = ?"
@@ -309,20 +309,7 @@ class Batch:
             hot.add(one)
         else:
             self._write_rest(one)
-        change = one.change
-        before, after = change.states
-        told = (
-            change.at,
-            change.kind,
-            change.subject,
-            before,
-            after,
-            change.trigger,
-            change.actor,
-            one.data,
-            change.id,
-        )
-        self._events.append((self._seq, *told))
+        self._events.append((self._seq, *one.event))
         return Verdict(Answer.SAVED, self._seq)
 
     def _write_rest(self, one: Entry) -> None:
