@@ -55,14 +55,14 @@ async def test_a_request_is_heard_by_other_instances(url: str, admin: Any) -> No
 
 async def test_a_lost_listener_comes_back_and_saves_never_needed_it(url: str, admin: Any) -> None:
     async with open_store(url) as one, open_store(url) as two:
-        ear = Ear()
-        two.listen(ear)
         old = await listening(admin, 2)
         await admin.execute("select pg_terminate_backend(pid) from unnest($1::int[]) as pid", list(old))
         assert [verdict.saved for verdict in await one.save([make.submit()])] == [True]
         await listening(admin, 2, besides=old)
+        later = Ear()
+        two.listen(later)
         await one.save([make.submit(pool="again")])
-        assert (await ear.wait()).pools == {"again"}
+        assert (await later.wait()).pools == {"again"}
 
 
 async def test_a_writer_whose_session_was_ended_looks_up_and_goes_on(url: str, admin: Any) -> None:
