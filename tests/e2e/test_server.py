@@ -175,7 +175,7 @@ def _unreachable(home: House) -> None:
 
 def _recommanded(home: House) -> None:
     """Kill the server between a claim and its start: freeze the keeper, so that the start cannot arrive in time."""
-    for _ in range(5):
+    for _ in range(20):
         if _killed_before_a_start(home):
             return
     raise AssertionError("the keeper was being looked at whenever it was frozen")
@@ -187,7 +187,7 @@ def _killed_before_a_start(home: House) -> bool:
     os.kill(keeper, signal.SIGSTOP)
     try:
         order_id = home.submit("true")
-        waited = passed(2)
+        waited = passed(1)
         claimed = until(lambda: home.order(order_id)["state"] == "preparing" or (waited() and "not"), "claimed or not")
         if claimed is True:
             home.kill()
