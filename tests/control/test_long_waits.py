@@ -217,3 +217,22 @@ async def test_a_pool_that_changes_while_a_leader_begins_hides_no_time_without_o
     assert [verdict.saved for verdict in changed] == [True]
     assert pool is not None and pool.blocked_since is not None
     assert pool.blocked_since <= led_until
+
+
+async def test_a_retry_comes_although_the_store_was_down_when_it_was_asked_who_waits() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    order_id = await stage.submit({"exit": 3}, retry=Retry(retries=1, base_ms=30_000, retry_on=(Reason.EXIT,)))
+    await _quiet(stage, leader, 4, each_ms=100)
+    assert (await stage.order(order_id)).state is S.WAITING_RETRY
+    real = stage.store.waiting
+
+    async def down(_: Sequence[str]) -> bool:
+        stage.store.waiting = real  # type: ignore[method-assign]
+        raise StoreDown("for a moment")
+
+    stage.store.waiting = down  # type: ignore[method-assign]
+    with pytest.raises(StoreDown):
+        await _quiet(stage, leader, 2)
+    await _quiet(stage, leader, 50)
+    assert (await stage.order(order_id)).state is S.FAILED

@@ -89,6 +89,16 @@ class Book:
                 self.ahead.forget()
         return self.mirror
 
+    async def ask_who_waits(self) -> None:
+        """Note whether anybody waits for a time."""
+        self.waiting = False  # before the question: what is saved meanwhile sets it again
+        try:
+            found = await self._world.store.waiting(list(self.mirror.pools))
+        except BaseException:
+            self.waiting = True  # nobody knows
+            raise
+        self.waiting = self.waiting or found
+
     async def settle(self) -> None:
         """Wait for every save under way; raises what went wrong."""
         while self._under_way:

@@ -282,9 +282,7 @@ class HostStep:
         if queued:
             self._book.ahead.forget()
             self._book.seek = True
-        self._book.waiting = False  # before the question: what is saved meanwhile sets it again
-        if await store.waiting(list(mirror.pools)):
-            self._book.waiting = True
+        await self._book.ask_who_waits()
         return full or bool(queued)
 
     async def _admit(self, mirror: Mirror, *, poll: bool) -> None:
