@@ -231,7 +231,7 @@ async def test_a_retry_comes_although_the_store_was_down_when_it_was_asked_who_w
         stage.store.waiting = real  # type: ignore[method-assign]
         raise StoreDown("for a moment")
 
-    stage.store.waiting = down  # type: ignore[method-assign]
+    stage.store.waiting = down  # type: ignore[method-assign,assignment]
     with pytest.raises(StoreDown):
         await _quiet(stage, leader, 2)
     await _quiet(stage, leader, 50)
