@@ -8,7 +8,7 @@ import pytest
 from sim.run import run_seed
 from tests.sim.planted import PLANTS, Plant
 
-SEEDS_MOST = 400
+SEEDS_MOST = 1_000
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
