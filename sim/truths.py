@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from sim.book import Book
+from sim.fold import Rows, fold
 from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import Birth, SimHost
@@ -23,7 +24,6 @@ from standby.core.model import (
 from standby.core.model import run_id as id_of_run
 from standby.core.sighting import Exit
 from standby.store.contract import OrderFilter
-from standby.store.fold import Rows, fold
 
 K = EventKind
 SKEW_MS = 200

@@ -42,8 +42,9 @@ async def test_everything_is_closed_without_a_known_key(
     answer = await stranger.get(path, headers={} if header is None else {"Authorization": header})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.json()["code"] == "key_needed"
-    assert ("see docs/operating.md" in answer.json()["detail"]) == (header == f"Bearer {TOKEN}x")
+    unknown = header == f"Bearer {TOKEN}x"
+    assert answer.json()["code"] == ("key_unknown" if unknown else "key_needed")
+    assert ("see docs/operating.md" in answer.json()["what_to_do"]) == unknown
     assert TOKEN not in answer.text
 
 

@@ -3,11 +3,11 @@ from typing import Any
 
 import pytest
 
+from sim.fold import fold
 from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.model import Change, EventKind, Mode, OrderState, Reason, SlotState, Trigger
 from standby.store.contract import Answer, Heard, Verdict
-from standby.store.fold import fold
 from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio

@@ -98,7 +98,7 @@ def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
             cause = self._cause(Trigger.ADMIT)
             change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
             assert change.order is not None
-            self._hands.start([(Work(change.order, spec), slot, {})])
+            self._hands.start(Work(change.order, spec), slot, {})
         real(self, mirror, admissions)
 
     patch.setattr(HostStep, "_claim", claim)

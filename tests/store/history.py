@@ -5,6 +5,7 @@ from random import Random
 
 from msgspec.structs import replace
 
+from sim.fold import Rows
 from standby.core import lifecycle
 from standby.core.lifecycle import Cause
 from standby.core.model import (
@@ -23,7 +24,6 @@ from standby.core.model import (
 )
 from standby.core.sighting import Exit
 from standby.store.contract import OrderFilter, Store
-from standby.store.fold import Rows
 from tests import make
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from sim.fold import fold
 from standby.store.contract import Store
-from standby.store.fold import fold
 from standby.store.sqlite import SqliteStore
 from standby.store.store import open_store
 from tests import make

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
+from sim.fold import fold
 from standby.core.model import EventKind
 from standby.store.contract import Answer, Store
-from standby.store.fold import fold
 from tests import make
 from tests.conftest import Database
 from tests.store.history import found_a_house, next_changes, rows_of

@@ -26,7 +26,6 @@ async def test_a_submitted_order_is_there_with_its_spec_and_its_sealed_environme
 
     work = await store.order(made.order.id)
     assert work is not None and (work.order, work.spec) == (made.order, made.spec)
-    assert await store.specs([made.order.id, "nobody"]) == {made.order.id: made.spec}
     assert await store.sealed_env([made.order.id]) == {made.order.id: b"sealed"}
     assert await store.order("nobody") is None
 

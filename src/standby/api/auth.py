@@ -130,18 +130,17 @@ class KeyGate:
             return LOCAL_ACTOR
         scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise _key_needed("this needs an API key")
+            hint = "send `Authorization: Bearer <key>`; the first key is in the server's state directory, in admin.key"
+            raise _refused("key_needed", "this needs an API key", hint)
         name = await self._keyring.holder(token.strip())
         if name is None:
-            raise _key_needed(
-                "the API key is not known to this server; if it was removed or lost, see docs/operating.md"
-            )
+            text = "the API key is not known to this server"
+            raise _refused("key_unknown", text, "if it was removed or lost, see docs/operating.md")
         return name
 
 
-def _key_needed(detail: str) -> Problem:
-    hint = "send `Authorization: Bearer <key>`; the first key is in the server's state directory, in admin.key"
-    return Problem(401, "key_needed", detail, hint, headers={"WWW-Authenticate": "Bearer"})
+def _refused(code: str, detail: str, hint: str) -> Problem:
+    return Problem(401, code, detail, hint, headers={"WWW-Authenticate": "Bearer"})
 
 
 def _refuse_foreign(headers: Headers) -> None:

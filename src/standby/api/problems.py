@@ -82,7 +82,8 @@ class Problem(StandbyError):
 def not_found(noun: str, name: str, known: Sequence[str] = ()) -> Problem:
     """404 for a row that is not there."""
     hint = f"there are: {', '.join(known)}" if known else f"list what there is with GET /api/v1/{noun}s"
-    return Problem(404, f"no_such_{noun.replace('-', '_')}", f"there is no {noun} {name[:80]!r}", hint)
+    text = f"there is no {noun.removeprefix('work-')} {name[:80]!r}"
+    return Problem(404, f"no_such_{noun.replace('-', '_')}", text, hint)
 
 
 def invalid(detail: str, what_to_do: str, field: str | None = None) -> Problem:

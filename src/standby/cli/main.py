@@ -13,6 +13,7 @@ from standby.core.errors import ConfigError, StandbyError
 
 HINTS: Final = {
     "key_needed": "name one with --key or STANDBY_KEY (the first one is in admin.key in the server's state directory)",
+    "key_unknown": "name another one with --key or STANDBY_KEY; if it was removed or lost, see docs/operating.md",
     "no_such_work_order": "see: standby orders list",
     "host_answers": "to stop its work, cancel the orders; to take no more: standby hosts drain",
 }
@@ -82,7 +83,7 @@ def run(words: Sequence[str]) -> int:
 def _refusal(error: ServerRefused) -> str:
     """What the server refused, with a hint for a command line where the server's own is for HTTP."""
     hint = HINTS.get(error.problem.get("code", ""))
-    detail = str(error.problem.get("detail", "")).replace("no work-order", "no order")
+    detail = str(error.problem.get("detail", ""))
     return f"{detail}; {hint}" if hint and detail else str(error)
 
 

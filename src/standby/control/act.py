@@ -1,7 +1,7 @@
 """The hands: driver calls, launched and never awaited by the step. At most one a slot is in flight."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Container, Coroutine
 
 import structlog
 
@@ -9,7 +9,7 @@ from standby.control.lease import Hold
 from standby.core.errors import Unreachable
 from standby.core.model import Order, Slot, run_id
 from standby.core.sighting import Exit, Seen, Sighting
-from standby.drivers.contract import CommandRefused, Driver, Start, StartsMany
+from standby.drivers.contract import CommandRefused, Driver, Start
 from standby.store.contract import Work
 from standby.world import Clock
 
@@ -32,7 +32,6 @@ class Hands:
 
     def __init__(self, driver: Driver, hold: Hold, clock: Clock, wake: Callable[[], None]) -> None:
         self._driver, self._hold, self._clock, self._wake = driver, hold, clock, wake
-        self._starts_many = driver if isinstance(driver, StartsMany) else None
         self._calls: dict[str, tuple[asyncio.Task[None], float]] = {}
         self._stops_sent: dict[tuple[str, bool], float] = {}
         self._sightings: list[Sighting] = []
@@ -44,15 +43,9 @@ class Hands:
         self._sightings, self._made = [], []
         return sightings, made
 
-    def start(self, starts: Sequence[tuple[Work, Slot, dict[str, str]]]) -> None:
-        """Send saved commands, if there is still time and the lease outlives it."""
-        if self._starts_many is None:
-            for work, slot, env in starts:
-                self._launch([slot.name], self._start(work, slot, env))
-            return
-        free = [start for start in starts if start[1].name not in self._calls]
-        if free:
-            self._launch([slot.name for _, slot, _ in free], self._start_many(self._starts_many, free))
+    def start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
+        """Send a saved command, if there is still time and the lease outlives it."""
+        self._launch(slot.name, self._start(work, slot, env))
 
     def cannot_start(self, order: Order, why: str) -> None:
         """Report a start that was never sent, because what it needs cannot be had."""
@@ -69,15 +62,15 @@ class Hands:
         key = (run_id(order), force)
         if self._stops_sent.get(key, float("-inf")) + ASK_AGAIN_S > self._clock.monotonic():
             return
-        if self._launch([slot.name], self._stop(order, slot, force)):
+        if self._launch(slot.name, self._stop(order, slot, force)):
             self._stops_sent[key] = self._clock.monotonic()
 
     def make(self, slot: Slot, *, clean: bool) -> None:
         """Create the place, or take the used one away and make it anew."""
-        self._launch([slot.name], self._make(slot, clean))
+        self._launch(slot.name, self._make(slot, clean))
 
     def remove(self, slot: Slot) -> None:
-        self._launch([slot.name], self._remove(slot))
+        self._launch(slot.name, self._remove(slot))
 
     def tidy(self, opened: Container[str]) -> None:
         """Drop what is remembered of orders that are over, and stop waiting for calls that take too long."""
@@ -99,54 +92,38 @@ class Hands:
                 call.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _launch(self, slots: Sequence[str], call: Coroutine[None, None, None]) -> bool:
-        if not self._calls.keys().isdisjoint(slots):
+    def _launch(self, slot: str, call: Coroutine[None, None, None]) -> bool:
+        if slot in self._calls:
             call.close()
             return False
-        launched = asyncio.ensure_future(self._guarded(slots, call)), self._clock.monotonic()
-        self._calls.update(dict.fromkeys(slots, launched))
+        self._calls[slot] = asyncio.ensure_future(self._guarded(slot, call)), self._clock.monotonic()
         return True
 
-    async def _guarded(self, slots: Sequence[str], call: Awaitable[None]) -> None:
+    async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
         try:
             await call
         except (Unreachable, TimeoutError) as error:
-            log.info("driver call without an answer", slots=slots, error=str(error))
+            log.info("driver call without an answer", slot=slot, error=str(error))
         except CommandRefused as refusal:
-            log.info("driver refused a command", slots=slots, refusal=str(refusal))
+            log.info("driver refused a command", slot=slot, refusal=str(refusal))
         except Exception:
             # a fault in a driver must not take the host's step with it; the look will tell what is true
-            log.exception("driver call failed", slots=slots)
+            log.exception("driver call failed", slot=slot)
         finally:
-            for slot in slots:
-                del self._calls[slot]
+            del self._calls[slot]
             if self._sightings or self._made:
                 self._wake()
 
-    def _command(self, work: Work, env: dict[str, str]) -> Start | None:
-        """The start as it may be sent now; null when its time is over or the lease does not outlive it."""
+    async def _start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
         order = work.order
         assert order.command_until is not None
         left_ms = order.command_until - self._clock.now()
         if left_ms <= 0 or not self._hold.outlives(left_ms):
-            return None
-        return Start(
+            return
+        command = Start(
             run_id=run_id(order), order=order, spec=work.spec, env=env, epoch=self._hold.epoch, valid_for_ms=left_ms
         )
-
-    async def _start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
-        command = self._command(work, env)
-        if command is not None:
-            self._sightings.append(await self._driver.start(slot, command))
-
-    async def _start_many(self, driver: StartsMany, starts: Sequence[tuple[Work, Slot, dict[str, str]]]) -> None:
-        commands = [(slot, self._command(work, env)) for work, slot, env in starts]
-        sent = [(slot, command) for slot, command in commands if command is not None]
-        for (slot, _), answer in zip(sent, await driver.start_many(sent), strict=True):
-            if isinstance(answer, Sighting):
-                self._sightings.append(answer)
-            else:
-                log.info("a start was not answered", slot=slot.name, error=str(answer))
+        self._sightings.append(await self._driver.start(slot, command))
 
     async def _stop(self, order: Order, slot: Slot, force: bool) -> None:
         assert order.incarnation is not None

@@ -14,7 +14,7 @@ from standby.control.mirror import Mirror
 from standby.core import admit, judge, lifecycle, places, size
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
+from standby.core.model import Change, EventKind, Host, OrderState, SlotState, Spec, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
 from standby.drivers.contract import Driver, OpenRun, Watch
 from standby.seal import SealBroken
@@ -329,7 +329,6 @@ class HostStep:
         """Send the starts that were just saved."""
         secret = [work.order.id for work in works if work.spec.env_names]
         sealed = await self._world.store.sealed_env(secret) if secret else {}
-        starts: list[tuple[Work, Slot, dict[str, str]]] = []
         for work in works:
             slot = mirror.slots.get(work.order.slot or "")
             if slot is None:
@@ -339,8 +338,7 @@ class HostStep:
             except SealBroken as error:
                 self._hands.cannot_start(work.order, str(error))
             else:
-                starts.append((work, slot, env))
-        self._hands.start(starts)
+                self._hands.start(work, slot, env)
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()

@@ -111,14 +111,6 @@ class Logs(Protocol):
 
 
 @runtime_checkable
-class StartsMany(Protocol):
-    """A driver that is given many starts at once more cheaply than one by one."""
-
-    async def start_many(self, starts: Sequence[tuple[Slot, Start]]) -> Sequence[Sighting | Exception]:
-        """What `start` would say of each (or the CommandRefused or Unreachable it would raise), in order."""
-
-
-@runtime_checkable
 class Watch(Protocol):
     """A driver that can say that something changed. Only a hint."""
 

@@ -299,16 +299,6 @@ class ScriptedDriver:
         self.platform.check_reachable(now)
         return self._sighting(copy, now)
 
-    async def start_many(self, starts: Sequence[tuple[Slot, Start]]) -> Sequence[Sighting | Exception]:
-        """Begin each of them."""
-        answers: list[Sighting | Exception] = []
-        for slot, start in starts:
-            try:
-                answers.append(await self.start(slot, start))
-            except (CommandRefused, Unreachable) as error:
-                answers.append(error)
-        return answers
-
     async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
         """Ask or force; a run of another incarnation is left alone."""
         now = self._now()

@@ -201,9 +201,6 @@ class Store(Protocol):
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; never more than 10,001."""
 
-    async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
-        """By order id; those that this version cannot read are left out."""
-
     async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]: ...
     async def runs(self, order_id: str) -> Sequence[Run]: ...
     async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:

@@ -1,6 +1,7 @@
 """A change made ready to be written: its rows with their new versions, its event, the keys it must have to itself."""
 
-from typing import TypeVar
+from collections.abc import Mapping
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -14,6 +15,8 @@ from standby.store.rows import told
 Place = Slot | Pool | Host | Project
 Places = tuple[tuple[str, Place | None, Place | None], ...]
 W = TypeVar("W", Order, Slot, Pool, Host, Project)
+
+_HOT_PARTS: Final = frozenset({"order", "slot", "run", "note"})
 
 
 class Entry(Struct, frozen=True):
@@ -81,8 +84,6 @@ class Entry(Struct, frozen=True):
 
 def entry(change: Change) -> Entry:
     """Make a change ready; raises ValueError for one that no store can write."""
-    if change.kind in HOT_KINDS and (hot := _hot_entry(change)) is not None:
-        return hot
     _refuse_nonsense(change)
     # Most changes touch an order alone: the rest is skipped for them, this is on the hot path.
     places = tuple(place for place in _places(change) if place[1] is not None or place[2] is not None)
@@ -109,60 +110,18 @@ def entry(change: Change) -> Entry:
         relies_on=_relies_on(change),
         opens=_opens(change),
         asked_in=_pool_of(change) if asked else None,
-        hot=Hot.SUBMIT if is_submit(change, data) else None,
+        hot=_hot(change, told_of, data),
     )
 
 
-def _hot_entry(change: Change) -> Entry | None:
-    """The same for a change that every order goes through; null when it is not such a one after all."""
-    was, order, guards = change.order_was, _next(change.order_was, change.order), change.guards
-    slot_was, slot = change.slot_was, _next(change.slot_was, change.slot)
-    beside = (
-        change.spec,
-        change.pool_was,
-        change.pool,
-        change.host_was,
-        change.host,
-        change.project_was,
-        change.project,
-    )
-    if was is None or order is None or change.idempotency is not None or any(row is not None for row in beside):
+def _hot(change: Change, parts: Mapping[str, Json], data: str) -> Hot | None:
+    """The narrow statement that writes it, judged by the columns that its event tells of."""
+    if change.order_was is None:
+        return Hot.SUBMIT if is_submit(change, data) else None
+    if change.kind not in HOT_KINDS or not parts.keys() <= _HOT_PARTS:
         return None
-    parts: dict[str, Json] = {"order": told(was, order)}
-    keys = [f"order {order.id}"]
-    used = None
-    if slot is not None:
-        used = told(slot_was, slot)
-        parts["slot"] = {**used, "name": slot.name}
-    if change.run is not None:
-        parts["run"] = told(None, change.run)
-    if change.note:
-        parts["note"] = change.note
-    data = encode(parts).decode()
-    kind = hot_kind(change, data, parts["order"].keys(), None if used is None else used.keys())
-    if kind is None:
-        return None
-    held = order.slot if kind is Hot.CLAIM else was.slot if kind is Hot.END else None
-    if held is not None:
-        keys.append(f"slot {held}")
-    if was.dedupe_live != order.dedupe_live:
-        keys.append(f"dedupe {was.dedupe_live}")
-    return Entry(
-        change,
-        order,
-        slot,
-        None,
-        None,
-        None,
-        data,
-        None,
-        size=len(data) + 500,
-        writes=tuple(keys),
-        relies_on=_relies_on(change) if guards.pool_version is not None or guards.host_version is not None else (),
-        opens=order.project if kind is Hot.CLAIM else None,
-        asked_in=None if change.trigger is not Trigger.REQUEST else order.pool,
-        hot=kind,
-    )
+    slot = parts.get("slot")
+    return hot_kind(change, data, parts["order"].keys(), None if slot is None else slot.keys() - {"name"})
 
 
 def _refuse_nonsense(change: Change) -> None:

@@ -35,7 +35,6 @@ DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_POSTGRES,
     candidates_after=queries.CANDIDATES_AFTER_POSTGRES,
     named=queries.NAMED_POSTGRES,
-    specs=queries.SPECS_POSTGRES,
     envs=queries.ENVS_POSTGRES,
     ended_numbers=queries.ENDED_NUMBERS_POSTGRES,
     waiting=queries.WAITING_POSTGRES,

@@ -174,8 +174,6 @@ where o.pool = $1 order by r.ended_at desc limit $2
 """
 
 # by id: parts of many orders
-SPECS_POSTGRES: Final = "select body from specs where order_id = any (cast($1 as text[]))"
-SPECS_SQLITE: Final = "select body from specs where order_id in (select value from json_each($1))"
 ENVS_POSTGRES: Final = "select order_id, sealed from envs where order_id = any (cast($1 as text[]))"
 ENVS_SQLITE: Final = "select order_id, sealed from envs where order_id in (select value from json_each($1))"
 

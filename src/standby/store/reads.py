@@ -37,7 +37,6 @@ class Dialect(Struct, frozen=True):
     candidates: str
     candidates_after: str
     named: str
-    specs: str
     envs: str
     ended_numbers: str
     waiting: str
@@ -171,10 +170,6 @@ class Reads:
         """The place of such an order, whether it is saved already or not yet; at most COUNT_MOST."""
         found = await self.fetch(queries.POSITION_AT, pool, project, rank, order_id, COUNT_MOST - 1)
         return int(found[0][0]) + 1
-
-    async def specs(self, order_ids: Sequence[str]) -> Mapping[str, Spec]:
-        found = [rows.spec(row[0]) for row in await self.fetch(self.dialect.specs, list(order_ids))]
-        return {spec.order_id: spec for spec in found if spec is not None}
 
     async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]:
         return {row[0]: row[1] for row in await self.fetch(self.dialect.envs, list(order_ids))}

@@ -33,7 +33,6 @@ DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
     candidates_after=queries.CANDIDATES_AFTER_SQLITE,
     named=queries.NAMED_SQLITE,
-    specs=queries.SPECS_SQLITE,
     envs=queries.ENVS_SQLITE,
     ended_numbers=queries.ENDED_NUMBERS_SQLITE,
     waiting=queries.WAITING_SQLITE,
