@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import asyncpg
@@ -11,9 +11,11 @@ import pytest
 from standby.core.errors import Refused
 from standby.store import postgres_session as session
 from standby.store import queries
+from standby.store.commit import Violated
 from standby.store.contract import Answer, StoreDown
 from standby.store.migrate import WrongSchema, known
 from standby.store.postgres import PostgresStore
+from standby.store.postgres_batch import SAVE
 from standby.store.store import migrate, open_store, schema_status
 from tests import make
 from tests.postgres import bare_database, fresh_database
@@ -230,3 +232,27 @@ async def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.Monk
     with pytest.raises(Refused, match=r"standby\[postgres\]"):
         async with open_store("postgresql://localhost/none"):
             pass
+
+
+@pytest.mark.parametrize("fault", [Violated, StoreDown])
+async def test_what_was_saved_is_told_although_the_verdict_of_another_could_not_be_had(
+    url: str, fault: type[Exception]
+) -> None:
+    store = await PostgresStore.open(url)
+    try:
+        first = make.submit(dedupe_live="a:k")
+        await store.save([first])
+        real, failed = store._call, list[str]()
+
+        async def call(sql: str, values: Sequence[Any], *, together: bool = False) -> Sequence[Any]:
+            if sql == SAVE and not failed:
+                failed.append(sql)
+                raise fault("once")
+            return await real(sql, values, together=together)
+
+        store._call = call  # type: ignore[method-assign]
+        good, again = await store.save([make.submit(), make.submit(dedupe_live="a:k")])
+        assert failed
+        assert (good.answer, again.answer, again.order_id) == (Answer.SAVED, Answer.DUPLICATE, first.subject)
+    finally:
+        await store.close()
