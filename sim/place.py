@@ -11,7 +11,7 @@ from sim.loop import VirtualLoop, at_once
 from sim.plan import HostShape
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, OpenRun, Sighting, Start
+from standby.drivers.contract import CommandRefused, Making, OpenRun, Sighting, Start
 from standby.drivers.scripted import Copy, ScriptedDriver, ScriptedPlatform
 
 T = TypeVar("T")
@@ -108,11 +108,11 @@ class SimDriver:
         self._reach()
         return await self._host.driver.identity()
 
-    async def create(self, slot: Slot) -> str:
+    async def create(self, slot: Slot, making: Making) -> str:
         if self.seats:
             self._reach()
-            return await self._host.driver.create(slot)  # a seat is nothing: nobody is asked far away
-        return await self._command("create", None, lambda: at_once(self._host.driver.create(slot)))
+            return await self._host.driver.create(slot, making)  # a seat is nothing: nobody is asked far away
+        return await self._command("create", None, lambda: at_once(self._host.driver.create(slot, making)))
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
         asked_at, sent_at = self._caller.now(), self._loop.ms

@@ -24,7 +24,7 @@ SETTLED_TOGETHER = {
     # `finish` decides among four ends of a run; two of them have another way there, without a run
     EventKind.ORDER_FAILED: {"finish", "expire"},
     EventKind.ORDER_CANCELLED: {"finish", "cancel"},
-    EventKind.SLOT_CREATING: {"create_slot", "recreate_slot"},
+    EventKind.SLOT_CREATING: {"create", "recreate"},
 }
 NOT_OURS = {".git", ".venv", ".venvs", ".standby", "dist", "build", "results", ".hypothesis", "mutants"}
 CACHES = re.compile(r"__pycache__|\..*_cache$")

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 
 from standby.config import Config, HostConfig, PoolConfig, ProjectConfig, model, settings
 from standby.config.load import twin
-from standby.core.lifecycle import ORDER_MOVES, SLOT_MOVES
+from standby.core.lifecycle import ORDER_MOVES
 from standby.core.model import ENDED, EventKind, OrderState, SlotState
+from standby.core.slots import SLOT_MOVES
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
@@ -40,9 +41,9 @@ SLOT_WORDS: Final[Mapping[SlotState, str]] = {
 INTRO: Final = """\
 # States
 
-This page is written by `make docs` from `ORDER_MOVES` and `SLOT_MOVES` in `src/standby/core/lifecycle.py`. A test fails
-when it is not current. Every change of a state is checked against these two tables before it is saved; nothing else
-assigns one.
+This page is written by `make docs` from `ORDER_MOVES` in `src/standby/core/lifecycle.py` and `SLOT_MOVES` in
+`src/standby/core/slots.py`. A test fails when it is not current. Every change of a state is checked against these
+two tables before it is saved; nothing else assigns one.
 """
 SLOT_NOTE: Final = """\
 One move is not in the table, because it travels with the order: when a run is seen ended, the same change that ends the

@@ -15,7 +15,7 @@ from standby.api.app import create_app
 from standby.api.auth import hashed
 from standby.config import Config
 from standby.control.apply import apply_config
-from standby.core import lifecycle
+from standby.core import lifecycle, slots
 from standby.core.model import Lease, OrderState, Reason, Slot, Trigger, run_id
 from standby.core.sighting import Exit as Ending
 from standby.drivers.contract import LogLine
@@ -141,8 +141,8 @@ class House:
         assert pool is not None
         self._slots += 1
         name = f"standby-pool-default-{self._slots:03}"
-        await self._save(lifecycle.create_slot(self._cause(), name, pool))
-        await self._save(lifecycle.slot_made(self._cause(), await self._slot_named(name), "i-1"))
+        await self._save(slots.create(self._cause(), name, pool))
+        await self._save(slots.made(self._cause(), await self._slot_named(name), "i-1"))
         return await self._slot_named(name)
 
     async def _slot_named(self, name: str) -> Slot:

@@ -8,7 +8,7 @@ import pytest
 
 from standby.api.auth import hashed
 from standby.api.views import time
-from standby.core import lifecycle
+from standby.core import slots
 from standby.core.model import Trigger
 from standby.store.contract import Key
 from tests.api.house import TOKEN, House, house
@@ -122,9 +122,9 @@ async def test_the_doctor_says_what_is_wrong_and_what_to_do(home: House) -> None
     pool = await home.store.pool("default")
     assert pool is not None
     cause = home.world.cause(Trigger.SIZE, "test")
-    await home.store.save([lifecycle.create_slot(cause, "s-1", pool)])
+    await home.store.save([slots.create(cause, "s-1", pool)])
     (slot,) = await home.store.slots()
-    await home.store.save([lifecycle.slot_failed(home.world.cause(Trigger.SIZE, "test"), slot, "no such image")])
+    await home.store.save([slots.failed(home.world.cause(Trigger.SIZE, "test"), slot, "no such image")])
     home.clock.steady = False
     home.clock.at += 60_000
     found = await checks(home)

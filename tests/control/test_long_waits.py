@@ -15,6 +15,7 @@ from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.errors import ConfigError
 from standby.core.model import Change, EventKind, Mode, OrderState, Reason, Retry, Slot, Trigger
+from standby.drivers.contract import Making
 from standby.store.contract import Answer, StoreDown, Verdict
 from tests.control.stage import Stage
 
@@ -168,9 +169,9 @@ async def test_nothing_is_sent_after_a_slow_answer_outlived_the_lease() -> None:
         stage.clock.ms += 60_000
         await remove(slot)
 
-    async def noted(slot: Slot) -> str:
+    async def noted(slot: Slot, making: Making) -> str:
         creates.append(stage.clock.ms)
-        return await create(slot)
+        return await create(slot, making)
 
     stage.driver.remove, stage.driver.create = slowly, noted  # type: ignore[method-assign]
     began = stage.clock.ms

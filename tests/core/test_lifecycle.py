@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from standby.core import lifecycle as life
-from standby.core import places
+from standby.core import places, slots
 from standby.core.errors import IllegalMove
 from standby.core.model import (
     ENDED,
@@ -96,20 +96,20 @@ def test_every_unfinished_state_can_be_cancelled(state: OrderState) -> None:
 
 
 SLOT_VERBS: dict[str, tuple[Callable[[Slot], Change], dict[SlotState, SlotState | None]]] = {
-    "recreate": (lambda row: life.recreate_slot(cause(), row), {SlotState.ERROR: SlotState.CREATING}),
+    "recreate": (lambda row: slots.recreate(cause(), row), {SlotState.ERROR: SlotState.CREATING}),
     "made": (
-        lambda row: life.slot_made(cause(), row, "i-2"),
+        lambda row: slots.made(cause(), row, "i-2"),
         {SlotState.CREATING: SlotState.IDLE, SlotState.CLEANING: SlotState.IDLE},
     ),
     "failed": (
-        lambda row: life.slot_failed(cause(), row, "no room"),
+        lambda row: slots.failed(cause(), row, "no room"),
         {SlotState.CREATING: SlotState.ERROR, SlotState.CLEANING: SlotState.ERROR},
     ),
     "remove": (
-        lambda row: life.remove_slot(cause(), row),
+        lambda row: slots.remove(cause(), row),
         {SlotState.IDLE: SlotState.REMOVING, SlotState.ERROR: SlotState.REMOVING},
     ),
-    "gone": (lambda row: life.slot_gone(cause(), row), {SlotState.REMOVING: None}),
+    "gone": (lambda row: slots.gone(cause(), row), {SlotState.REMOVING: None}),
 }
 
 
@@ -234,7 +234,7 @@ def test_a_failed_slot_is_tried_again_ever_more_rarely() -> None:
     row = slot(state=SlotState.CREATING)
     waits = []
     for _ in range(9):
-        failed = life.slot_failed(cause(), row, "no").slot
+        failed = slots.failed(cause(), row, "no").slot
         assert failed is not None and failed.retry_at is not None
         waits.append(failed.retry_at - NOW)
         row = replace(failed, state=SlotState.CREATING)
@@ -251,7 +251,7 @@ def test_setting_what_is_so_already_changes_nothing() -> None:
 
 def test_every_order_and_slot_kind_has_its_moves() -> None:
     moving = {kind for kind in EventKind if kind.startswith(("order.", "slot."))}
-    assert moving == set(life.ORDER_MOVES) | set(life.SLOT_MOVES)
+    assert moving == set(life.ORDER_MOVES) | set(slots.SLOT_MOVES)
 
 
 def test_no_change_leads_out_of_an_ended_state_but_to_nothing() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from standby.core import lifecycle as life
+from standby.core import slots
 from standby.core.errors import IllegalMove, Refused
 from standby.core.model import OrderState, Reason
 from standby.core.sighting import Exit
@@ -26,7 +27,7 @@ REFUSED: dict[str, Callable[[], object]] = {
         cause(), order(S.RUNNING), spec(), pool(), None, None
     ),
     "cannot record order.purged of order order-1: it is running": lambda: life.purge(cause(), order(S.RUNNING), None),
-    f"cannot record slot.gone of slot {NAME}: it is idle": lambda: life.slot_gone(cause(), slot()),
+    f"cannot record slot.gone of slot {NAME}: it is idle": lambda: slots.gone(cause(), slot()),
 }
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from standby.core import lifecycle as life
+from standby.core import slots
 from standby.core.model import Change, EventKind, Guards, Slot, SlotState, Trigger
 from tests.core.columns import changed
 from tests.rows import NOW, cause, pool, slot
@@ -15,13 +15,11 @@ BROKEN = slot(state=SlotState.ERROR, error="no room", failures=2, retry_at=NOW, 
 
 CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
     "tried again": (
-        lambda: life.recreate_slot(LEADER, BROKEN),
+        lambda: slots.recreate(LEADER, BROKEN),
         {"state": SlotState.CREATING, "state_since": NOW, "retry_at": None},
     ),
     "made": (
-        lambda: life.slot_made(
-            LEADER, slot(state=SlotState.CREATING, error="no room", failures=2, retry_at=NOW), "i-2"
-        ),
+        lambda: slots.made(LEADER, slot(state=SlotState.CREATING, error="no room", failures=2, retry_at=NOW), "i-2"),
         {
             "state": SlotState.IDLE,
             "state_since": NOW,
@@ -32,7 +30,7 @@ CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
         },
     ),
     "failed": (
-        lambda: life.slot_failed(LEADER, slot(state=SlotState.CLEANING, failures=2), "no room"),
+        lambda: slots.failed(LEADER, slot(state=SlotState.CLEANING, failures=2), "no room"),
         {
             "state": SlotState.ERROR,
             "state_since": NOW,
@@ -42,7 +40,7 @@ CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
         },
     ),
     "removed": (
-        lambda: life.remove_slot(LEADER, BROKEN),
+        lambda: slots.remove(LEADER, BROKEN),
         {"state": SlotState.REMOVING, "state_since": NOW, "retry_at": None},
     ),
 }
@@ -57,7 +55,7 @@ def test_a_change_writes_its_columns_and_carries_its_cause(make: Callable[[], Ch
 
 
 def test_a_new_slot_belongs_to_its_pool_and_is_decided_on_the_pool_as_it_is() -> None:
-    change = life.create_slot(LEADER, "standby-pool-big-001", pool("big", host="far", version=5))
+    change = slots.create(LEADER, "standby-pool-big-001", pool("big", host="far", version=5))
     assert (change.kind, change.slot_was) == (EventKind.SLOT_CREATING, None)
     assert change.slot == Slot(
         name="standby-pool-big-001",
@@ -71,11 +69,11 @@ def test_a_new_slot_belongs_to_its_pool_and_is_decided_on_the_pool_as_it_is() ->
 
 
 def test_an_idle_slot_is_removed_only_while_nobody_holds_it() -> None:
-    change = life.remove_slot(LEADER, slot(version=4))
+    change = slots.remove(LEADER, slot(version=4))
     assert change.guards == Guards(lease=("local", 9), slot_free=slot().name, slot_version=4)
 
 
 def test_a_slot_that_is_gone_leaves_no_row() -> None:
-    change = life.slot_gone(LEADER, slot(state=SlotState.REMOVING))
+    change = slots.gone(LEADER, slot(state=SlotState.REMOVING))
     assert change.slot_was == slot(state=SlotState.REMOVING) and change.slot is None
     assert (change.subject, change.guards) == (slot().name, Guards(lease=("local", 9)))

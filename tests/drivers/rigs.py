@@ -12,7 +12,7 @@ import anyio
 
 from standby.core.errors import Unreachable
 from standby.core.model import Json, Order, OrderState, Slot, SlotState, Spec
-from standby.drivers.contract import CommandRefused, Driver, Logs, OpenRun, Seen, Sighting, Start
+from standby.drivers.contract import CommandRefused, Driver, Logs, Making, OpenRun, Seen, Sighting, Start
 from standby.drivers.keeper import kernel
 from standby.drivers.process import BOOT_ID_PATH, ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
@@ -56,7 +56,7 @@ def slot_named(name: str, incarnation: str | None = None) -> Slot:
 
 async def place(driver: Driver, name: str = "seat-1") -> Slot:
     """A slot made on the platform."""
-    return slot_named(name, await driver.create(slot_named(name)))
+    return slot_named(name, await driver.create(slot_named(name), Making()))
 
 
 def start_of(

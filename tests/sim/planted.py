@@ -11,7 +11,7 @@ from standby.control import host as host_module
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lifecycle, size
+from standby.core import admit, judge, lifecycle, size, slots
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Guards, Order, OrderState, Slot, Spec, Trigger, run_id
@@ -98,7 +98,7 @@ def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
             cause = self._cause(Trigger.ADMIT)
             change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
             assert change.order is not None
-            self._hands.start(Work(change.order, spec), slot, {})
+            self._hands.start(Work(change.order, spec), slot, {}, self._making(mirror, slot))
         real(self, mirror, admissions)
 
     patch.setattr(HostStep, "_claim", claim)
@@ -192,7 +192,7 @@ def lost_cancel(patch: pytest.MonkeyPatch) -> None:
 
 
 def claim_and_removal_of_one_slot_at_once(patch: pytest.MonkeyPatch) -> None:
-    real_size, real_remove = size.size, lifecycle.remove_slot
+    real_size, real_remove = size.size, slots.remove
 
     def sized(cause: Any, room: admit.Room, wanted: Mapping[str, int], installation: str) -> Sequence[Change]:
         return real_size(cause, replace(room, opened=()), wanted, installation)
@@ -201,7 +201,7 @@ def claim_and_removal_of_one_slot_at_once(patch: pytest.MonkeyPatch) -> None:
         return replace(real_remove(cause, slot), guards=Guards(lease=cause.lease))
 
     patch.setattr(size, "size", sized)
-    patch.setattr(lifecycle, "remove_slot", remove)
+    patch.setattr(slots, "remove", remove)
 
 
 def limit_checked_outside_the_transaction(patch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ from random import Random
 from msgspec.structs import replace
 
 from sim.fold import Rows
-from standby.core import lifecycle
+from standby.core import lifecycle, slots
 from standby.core.lifecycle import Cause
 from standby.core.model import (
     Change,
@@ -42,7 +42,7 @@ async def found_a_house(store: Store, chance: Random) -> None:
     ]
     await store.save([replace(one, id=f"{chance.getrandbits(64):x}") for one in made])
     pools = await store.pools()
-    await store.save([lifecycle.create_slot(cause(chance), f"s-{n}", pools[n % 2]) for n in range(6)])
+    await store.save([slots.create(cause(chance), f"s-{n}", pools[n % 2]) for n in range(6)])
 
 
 async def next_changes(store: Store, chance: Random) -> Sequence[Change]:
@@ -87,14 +87,14 @@ def slot_change(chance: Random, slot: Slot) -> Change:
     match slot.state:
         case SlotState.CREATING | SlotState.CLEANING:
             if chance.random() < 0.2:
-                return lifecycle.slot_failed(cause(chance), slot, "no room")
-            return lifecycle.slot_made(cause(chance), slot, f"{slot.name}#{slot.version}")
+                return slots.failed(cause(chance), slot, "no room")
+            return slots.made(cause(chance), slot, f"{slot.name}#{slot.version}")
         case SlotState.ERROR:
-            return lifecycle.recreate_slot(cause(chance), slot)
+            return slots.recreate(cause(chance), slot)
         case SlotState.REMOVING:
-            return lifecycle.slot_gone(cause(chance), slot)
+            return slots.gone(cause(chance), slot)
         case SlotState.IDLE:
-            return lifecycle.remove_slot(cause(chance), slot)
+            return slots.remove(cause(chance), slot)
 
 
 def order_change(

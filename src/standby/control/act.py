@@ -1,7 +1,7 @@
 """The hands: driver calls, launched and never awaited by the step. At most one a slot is in flight."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine
+from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
 
 import structlog
 
@@ -9,13 +9,15 @@ from standby.control.lease import Hold
 from standby.core.errors import Unreachable
 from standby.core.model import Order, Slot, run_id
 from standby.core.sighting import Exit, Seen, Sighting
-from standby.drivers.contract import CommandRefused, Driver, Start
+from standby.drivers.contract import CommandRefused, Driver, Making, Start
 from standby.store.contract import Work
 from standby.world import Clock
 
 log = structlog.get_logger()
 
 CALL_TIMEOUT_S = 60.0
+READY_POLL_S = 0.1
+"""How often a place that was made is asked whether it is ready."""
 ASK_AGAIN_S = 5.0
 """A stop that was asked (or forced) is repeated after this, in case it was lost."""
 
@@ -33,6 +35,8 @@ class Hands:
     def __init__(self, driver: Driver, hold: Hold, clock: Clock, wake: Callable[[], None]) -> None:
         self._driver, self._hold, self._clock, self._wake = driver, hold, clock, wake
         self._calls: dict[str, tuple[asyncio.Task[None], float]] = {}
+        self._not_ready: dict[str, float] = {}
+        """Places that were made and were not ready then, and when that was."""
         self._stops_sent: dict[tuple[str, bool], float] = {}
         self._sightings: list[Sighting] = []
         self._made: list[Made] = []
@@ -43,9 +47,9 @@ class Hands:
         self._sightings, self._made = [], []
         return sightings, made
 
-    def start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
+    def start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         """Send a saved command, if there is still time and the lease outlives it."""
-        self._launch(slot.name, self._start(work, slot, env))
+        self._launch(slot.name, self._start(work, slot, env, making))
 
     def cannot_start(self, order: Order, why: str) -> None:
         """Report a start that was never sent, because what it needs cannot be had."""
@@ -65,9 +69,10 @@ class Hands:
         if self._launch(slot.name, self._stop(order, slot, force)):
             self._stops_sent[key] = self._clock.monotonic()
 
-    def make(self, slot: Slot, *, clean: bool) -> None:
+    def make(self, slot: Slot, making: Making, *, clean: bool) -> None:
         """Create the place, or take the used one away and make it anew."""
-        self._launch(slot.name, self._make(slot, clean))
+        if self._not_ready.get(slot.name, float("-inf")) + READY_POLL_S <= self._clock.monotonic():
+            self._launch(slot.name, self._make(slot, making, clean))
 
     def remove(self, slot: Slot) -> None:
         self._launch(slot.name, self._remove(slot))
@@ -77,6 +82,7 @@ class Hands:
         if self._stops_sent:
             self._stops_sent = {key: at for key, at in self._stops_sent.items() if _order_of(key[0]) in opened}
         late = self._clock.monotonic() - CALL_TIMEOUT_S
+        self._not_ready = {slot: at for slot, at in self._not_ready.items() if at > late}
         for slot, (call, since) in self._calls.items():
             if since > late:
                 break  # they stand in the order in which they were launched
@@ -114,14 +120,20 @@ class Hands:
             if self._sightings or self._made:
                 self._wake()
 
-    async def _start(self, work: Work, slot: Slot, env: dict[str, str]) -> None:
+    async def _start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         order = work.order
         assert order.command_until is not None
         left_ms = order.command_until - self._clock.now()
         if left_ms <= 0 or not self._hold.outlives(left_ms):
             return
         command = Start(
-            run_id=run_id(order), order=order, spec=work.spec, env=env, epoch=self._hold.epoch, valid_for_ms=left_ms
+            run_id=run_id(order),
+            order=order,
+            spec=work.spec,
+            env=env,
+            epoch=self._hold.epoch,
+            valid_for_ms=left_ms,
+            making=making,
         )
         self._sightings.append(await self._driver.start(slot, command))
 
@@ -130,7 +142,7 @@ class Hands:
         if self._hold.outlives(0):
             await self._driver.stop(slot, run_id(order), order.incarnation, force=force, epoch=self._hold.epoch)
 
-    async def _make(self, slot: Slot, clean: bool) -> None:
+    async def _make(self, slot: Slot, making: Making, clean: bool) -> None:
         if not self._hold.outlives(0):
             return
         try:
@@ -138,7 +150,11 @@ class Hands:
                 await self._driver.remove(slot)
                 if not self._hold.outlives(0):  # the answer may have taken long
                     return
-            self._made.append(Made(slot, await self._driver.create(slot), None))
+            incarnation = await self._driver.create(slot, making)
+            if incarnation is None:
+                self._not_ready[slot.name] = self._clock.monotonic()
+            else:
+                self._made.append(Made(slot, incarnation, None))
         except CommandRefused as refusal:
             self._made.append(Made(slot, None, str(refusal)))
 

@@ -11,12 +11,12 @@ from standby.control.ahead import PAGE
 from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.lease import Deposed, Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lifecycle, places, size
+from standby.core import admit, judge, lifecycle, places, size, slots
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, OrderState, SlotState, Spec, Trigger, run_id
+from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
-from standby.drivers.contract import Driver, OpenRun, Watch
+from standby.drivers.contract import Driver, Making, OpenRun, Watch
 from standby.seal import SealBroken
 from standby.store.contract import Heard, Work
 from standby.world import World
@@ -85,9 +85,9 @@ class HostStep:
         held = {work.order.slot for work in mirror.opened.values()}
         idle = [slot for slot in mirror.slots.values() if slot.state is SlotState.IDLE and slot.name not in held]
         return [
-            lifecycle.remove_slot(self._cause(Trigger.LEASE), slot)
+            slots.remove(self._cause(Trigger.LEASE), slot)
             for slot in idle
-            if await self._driver.create(slot) != slot.incarnation
+            if await self._driver.create(slot, self._making(mirror, slot)) != slot.incarnation
         ]
 
     async def step(self) -> float:
@@ -247,11 +247,11 @@ class HostStep:
                 continue
             cause = self._cause(Trigger.SIZE)
             if made.error is not None:
-                changes.append(lifecycle.slot_failed(cause, slot, made.error.replace(NUL, "")))
+                changes.append(slots.failed(cause, slot, made.error.replace(NUL, "")))
             elif made.incarnation is not None:
-                changes.append(lifecycle.slot_made(cause, slot, made.incarnation))
+                changes.append(slots.made(cause, slot, made.incarnation))
             else:
-                changes.append(lifecycle.slot_gone(cause, slot))
+                changes.append(slots.gone(cause, slot))
         await self._book.save(changes)
 
     async def _open_gates(self, mirror: Mirror) -> None:
@@ -338,7 +338,7 @@ class HostStep:
             except SealBroken as error:
                 self._hands.cannot_start(work.order, str(error))
             else:
-                self._hands.start(work, slot, env)
+                self._hands.start(work, slot, env, self._making(mirror, slot))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
@@ -356,12 +356,17 @@ class HostStep:
                 case _ if slot.name in unsaved:
                     self._book.awaited = True
                 case SlotState.CREATING:
-                    self._hands.make(slot, clean=False)
+                    self._hands.make(slot, self._making(mirror, slot), clean=False)
                 case SlotState.CLEANING:
-                    self._hands.make(slot, clean=True)
+                    self._hands.make(slot, self._making(mirror, slot), clean=True)
                 case SlotState.REMOVING:
                     self._hands.remove(slot)
         self._hands.tidy(mirror.opened)
+
+    def _making(self, mirror: Mirror, slot: Slot) -> Making:
+        """What the slot's place is made from."""
+        settings = mirror.pools[slot.pool].settings
+        return Making(template=settings.template, memory_mb=settings.memory_mb)
 
     def _cause(self, trigger: Trigger) -> Cause:
         return self._world.cause(trigger, self._actor, self._hold.key)

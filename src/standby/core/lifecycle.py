@@ -1,8 +1,7 @@
-"""Every legal change of every row, each once. Nobody else assigns a state.
+"""Every legal change of an order, each once. Nobody else assigns a state (slots: `slots`; the rest: `places`).
 
 A function takes the rows as they were read and returns a `Change`; `save` writes it if those rows are still the same.
-`ORDER_MOVES` and `SLOT_MOVES` are the state machines: each change is checked against them, and the diagram in the docs
-is drawn from them.
+`ORDER_MOVES` is the state machine: each change is checked against it, and the diagram in the docs is drawn from it.
 """
 
 from collections.abc import Mapping
@@ -37,14 +36,12 @@ from standby.core.sighting import Exit
 
 AGE_STEP_MS: Final = 1_000
 """One point of priority is worth this much waiting."""
-SLOT_RETRY_MS: Final = 5_000
-SLOT_RETRY_CAP_MS: Final = 300_000
 
 S = OrderState
 K = EventKind
-_Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
+Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
 
-ORDER_MOVES: Final[_Moves] = {
+ORDER_MOVES: Final[Moves] = {
     K.ORDER_SUBMITTED: {None: frozenset({S.PENDING})},
     K.ORDER_QUEUED: {S.PENDING: frozenset({S.PENDING}), S.WAITING_RETRY: frozenset({S.PENDING})},
     K.ORDER_CLAIMED: {S.PENDING: frozenset({S.PREPARING})},
@@ -57,17 +54,6 @@ ORDER_MOVES: Final[_Moves] = {
     K.ORDER_FAILED: {state: frozenset({S.FAILED}) for state in [S.PENDING, *sorted(OPEN)]},
     K.ORDER_CANCELLED: {state: frozenset({S.CANCELLED}) for state in [S.PENDING, S.WAITING_RETRY, S.STOPPING]},
     K.ORDER_PURGED: {state: frozenset({None}) for state in sorted(ENDED)},
-}
-
-SLOT_MOVES: Final[_Moves] = {
-    K.SLOT_CREATING: {None: frozenset({SlotState.CREATING}), SlotState.ERROR: frozenset({SlotState.CREATING})},
-    K.SLOT_IDLE: {SlotState.CREATING: frozenset({SlotState.IDLE}), SlotState.CLEANING: frozenset({SlotState.IDLE})},
-    K.SLOT_ERROR: {SlotState.CREATING: frozenset({SlotState.ERROR}), SlotState.CLEANING: frozenset({SlotState.ERROR})},
-    K.SLOT_REMOVING: {
-        SlotState.IDLE: frozenset({SlotState.REMOVING}),
-        SlotState.ERROR: frozenset({SlotState.REMOVING}),
-    },
-    K.SLOT_GONE: {SlotState.REMOVING: frozenset({None})},
 }
 
 
@@ -119,9 +105,6 @@ def change(cause: Cause, kind: EventKind, guards: Guards | None, **rows: Unpack[
     )
 
 
-# orders
-
-
 def submit(
     cause: Cause, order: Order, spec: Spec, pool: Pool, sealed_env: bytes | None, idempotency: Idempotency | None
 ) -> Change:
@@ -158,6 +141,8 @@ def claim(cause: Cause, order: Order, spec: Spec, slot: Slot, pool: Pool, host: 
         commanded_at=cause.at,
         command_until=cause.at + window_ms,
         deadline=cause.at + spec.start_timeout_ms,
+        boot=slot.boot,
+        deploy_since=None,
     )
     guards = Guards(
         lease=cause.lease,
@@ -215,7 +200,7 @@ def cancel(cause: Cause, order: Order, spec: Spec) -> Change | None:
 
 def purge(cause: Cause, order: Order, said: str | None) -> Change:
     """An ended order -> gone: removed with everything of it; this event is what stays."""
-    _check(ORDER_MOVES, K.ORDER_PURGED, "order", order.id, order.state, None)
+    check_move(ORDER_MOVES, K.ORDER_PURGED, "order", order.id, order.state, None)
     return change(cause, K.ORDER_PURGED, None, order_was=order, note={"said": said} if said else {})
 
 
@@ -261,6 +246,8 @@ def outcome(order: Order, ending: Exit) -> Reason | None:
         return Reason.LOST
     if ending.oom:
         return Reason.OOM
+    if ending.error_name is not None:
+        return Reason.ERROR
     return None if ending.code == 0 and ending.signal is None else Reason.EXIT
 
 
@@ -275,7 +262,7 @@ def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
 
 
 _NO_RUN: Final = dict.fromkeys(
-    ("slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline", "stop_reason")
+    ("slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline", "stop_reason", "boot")
 )
 """The columns of an open run, empty."""
 
@@ -293,6 +280,7 @@ def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code:
         rank=None,
         due_at=None,
         queue_due=None,
+        deploy_since=None,
         dedupe_live=None,
     )
 
@@ -315,80 +303,19 @@ def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at
         error=ending.start_error,
         peak_memory_kb=ending.peak_memory_kb,
         cpu_ms=ending.cpu_ms,
+        boot=order.boot,
+        error_name=ending.error_name,
     )
 
 
 def _order(
     cause: Cause, kind: EventKind, was: Order | None, after: Order, guards: Guards | None = None, **more: Unpack[Beside]
 ) -> Change:
-    _check(ORDER_MOVES, kind, "order", after.id, None if was is None else was.state, after.state)
+    check_move(ORDER_MOVES, kind, "order", after.id, None if was is None else was.state, after.state)
     return change(cause, kind, guards, order_was=was, order=after, **more)
 
 
-def _check(moves: _Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:
+def check_move(moves: Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:
+    """Raises IllegalMove unless the state machine has this edge."""
     if to not in moves[kind].get(was, frozenset()):
         raise IllegalMove(f"record {kind} of", noun, name, was or "not there")
-
-
-# slots
-
-
-def create_slot(cause: Cause, name: str, pool: Pool) -> Change:
-    """nothing -> creating: the name is taken before anything is made."""
-    slot = Slot(
-        name=name, host=pool.host, pool=pool.name, state=SlotState.CREATING, state_since=cause.at, created_at=cause.at
-    )
-    return _slot(cause, K.SLOT_CREATING, None, slot, guards=Guards(lease=cause.lease, pool_version=pool.version))
-
-
-def recreate_slot(cause: Cause, slot: Slot) -> Change:
-    """error -> creating: its time to try again has come."""
-    after = replace(slot, state=SlotState.CREATING, state_since=cause.at, retry_at=None)
-    return _slot(cause, K.SLOT_CREATING, slot, after)
-
-
-def slot_made(cause: Cause, slot: Slot, incarnation: str) -> Change:
-    """creating | cleaning -> idle: the place is there and clean."""
-    after = replace(
-        slot, state=SlotState.IDLE, state_since=cause.at, incarnation=incarnation, error=None, failures=0, retry_at=None
-    )
-    return _slot(cause, K.SLOT_IDLE, slot, after)
-
-
-def slot_failed(cause: Cause, slot: Slot, message: str) -> Change:
-    """creating | cleaning -> error: the platform refused; tried again later, ever more rarely."""
-    wait_ms = min(SLOT_RETRY_MS * 2**slot.failures, SLOT_RETRY_CAP_MS)
-    after = replace(
-        slot,
-        state=SlotState.ERROR,
-        state_since=cause.at,
-        error=message,
-        failures=slot.failures + 1,
-        retry_at=cause.at + wait_ms,
-    )
-    return _slot(cause, K.SLOT_ERROR, slot, after)
-
-
-def remove_slot(cause: Cause, slot: Slot) -> Change:
-    """idle | error -> removing: nobody gets it any more, then it is taken away."""
-    after = replace(slot, state=SlotState.REMOVING, state_since=cause.at, retry_at=None)
-    idle = slot.state is SlotState.IDLE
-    guards = Guards(
-        lease=cause.lease,
-        slot_free=slot.name if idle else None,
-        slot_version=slot.version if idle else None,
-    )
-    return _slot(cause, K.SLOT_REMOVING, slot, after, guards=guards)
-
-
-def slot_gone(cause: Cause, slot: Slot) -> Change:
-    """removing -> gone: the platform has nothing of it any more."""
-    return _slot(cause, K.SLOT_GONE, slot, None)
-
-
-def _slot(cause: Cause, kind: EventKind, was: Slot | None, after: Slot | None, guards: Guards | None = None) -> Change:
-    row = after or was
-    assert row is not None
-    state_was, state = None if was is None else was.state, None if after is None else after.state
-    _check(SLOT_MOVES, kind, "slot", row.name, state_was, state)
-    return change(cause, kind, guards, slot_was=was, slot=after)

@@ -6,11 +6,20 @@ Null means unlimited or not there; 0 means zero.
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 from msgspec import Struct
 
-Json = Any  # what json.loads can return; the one place where Any is honest
+from standby.core.settings import NEVER_RETRIED as NEVER_RETRIED
+from standby.core.settings import RETRIED_BY_DEFAULT as RETRIED_BY_DEFAULT
+from standby.core.settings import Json as Json
+from standby.core.settings import Override as Override
+from standby.core.settings import PoolSettings as PoolSettings
+from standby.core.settings import Reason as Reason
+from standby.core.settings import Reset as Reset
+from standby.core.settings import Retry as Retry
+from standby.core.settings import Template as Template
+from standby.core.settings import Warmth as Warmth
 
 
 class OrderState(StrEnum):
@@ -44,22 +53,6 @@ class Mode(StrEnum):
     OPEN = "open"
     PAUSED = "paused"
     DRAINING = "draining"
-
-
-class Reason(StrEnum):
-    """Why a run did not end well."""
-
-    EXIT = "exit"
-    OOM = "oom"
-    TIMEOUT = "timeout"
-    START_FAILED = "start_failed"
-    LOST = "lost"
-    CANCELLED = "cancelled"
-    QUEUE_TIMEOUT = "queue_timeout"
-
-
-RETRIED_BY_DEFAULT: Final = frozenset({Reason.START_FAILED, Reason.LOST})
-NEVER_RETRIED: Final = frozenset({Reason.CANCELLED, Reason.QUEUE_TIMEOUT})
 
 
 class EventKind(StrEnum):
@@ -147,18 +140,10 @@ class Order(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     ended_at: int | None = None
 
-
-class Retry(Struct, frozen=True, kw_only=True):
-    """When a failed run is followed by another one."""
-
-    retries: int = 3
-    base_ms: int = 5_000
-    factor: float = 2.0
-    cap_ms: int = 300_000
-    retry_on: tuple[Reason, ...] = ()
-    """Reasons retried beside the default ones."""
-    no_retry_on: tuple[Reason, ...] = ()
-    """Reasons not retried although they would be by default."""
+    boot: str | None = None
+    """Which boot of the slot's worker has the open run; null until one fetched it."""
+    deploy_since: int | None = None
+    """When its queue time was over and it waited only for a start: it got longer, once (see `lifecycle.extend`)."""
 
 
 class Spec(Struct, frozen=True, kw_only=True):
@@ -202,6 +187,9 @@ class Run(Struct, frozen=True, kw_only=True):
     error: str | None = None
     peak_memory_kb: int | None = None
     cpu_ms: int | None = None
+    boot: str | None = None
+    error_name: str | None = None
+    """What its worker called the error."""
 
 
 class Slot(Struct, frozen=True, kw_only=True):
@@ -220,28 +208,12 @@ class Slot(Struct, frozen=True, kw_only=True):
     error: str | None = None
     failures: int = 0
     retry_at: int | None = None
-
-
-class PoolSettings(Struct, frozen=True, kw_only=True):
-    """What the configuration says of a pool; defaults for its orders."""
-
-    slots_max: int = 100
-    memory_mb: int = 256
-    queue_timeout_ms: int | None = 300_000
-    queue_timeout_max_ms: int | None = 600_000
-    start_timeout_ms: int = 1_500_000
-    run_timeout_ms: int | None = 3_600_000
-    stop_grace_ms: int = 30_000
-    retry: Retry = Retry()
-
-
-class Override(Struct, frozen=True, kw_only=True):
-    """What an operator set over the configuration, in the unit of the API."""
-
-    value: Json
-    actor: str
-    at: int
-    reason: str | None = None
+    generation: int = 1
+    """Counts what was made under this name: each is told apart by it, also before the platform gave it an id."""
+    template: str = ""
+    """Fingerprint of the template it is made from (see `places.fingerprint`)."""
+    boot: str | None = None
+    """The worker that lives in this generation, by the nonce it drew; null before it reported."""
 
 
 class Pool(Struct, frozen=True, kw_only=True):
@@ -258,6 +230,10 @@ class Pool(Struct, frozen=True, kw_only=True):
     blocked_since: int | None = None
     overrides: Mapping[str, Override] = {}
     """By setting, as the API names it (see `places.OVERRIDABLE`); `settings` has them already."""
+    failures: int = 0
+    """Slots that could not be made, or could not start, since the last that could."""
+    broken_at: int | None = None
+    """Since when its breaker is open: no slot is made until an operator resets it."""
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -276,6 +252,10 @@ class Host(Struct, frozen=True, kw_only=True):
     error: str | None = None
     dead_at: int | None = None
     """An operator's word that nothing whose command was over by this moment is alive."""
+    starts_max: int | None = None
+    """Platform starts in flight at once; null is no limit."""
+    start_gap_ms: int = 0
+    """Between two starts."""
 
 
 class Project(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,12 @@ class Exit(Struct, frozen=True, kw_only=True):
     oom: bool = False
     start_error: str | None = None
     """Set when it never began: what the platform said (no such command, no such image)."""
+    place_failed: bool = False
+    """With `start_error`: the place is to blame, not what was asked to run in it."""
+    error_name: str | None = None
+    """What its worker called the error; the run ended badly by its own word."""
+    retryable: bool | None = None
+    """Whether its worker thinks that another try may go better."""
     lost: bool = False
     """It is over, but nobody can say how."""
     peak_memory_kb: int | None = None

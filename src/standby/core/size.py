@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from standby.core import lifecycle
+from standby.core import slots
 from standby.core.admit import Room
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Mode, Pool, Slot, SlotState
@@ -25,7 +25,7 @@ def size(cause: Callable[[], Cause], room: Room, wanted: Mapping[str, int], inst
         coming = sum(slot.state in (SlotState.CREATING, SlotState.CLEANING) for slot in mine)
         lacking = max(0, wanted.get(pool.name, 0) - coming)
         names = _free_names(installation, pool, mine, lacking)
-        changes += [lifecycle.create_slot(cause(), name, pool) for name in names]
+        changes += [slots.create(cause(), name, pool) for name in names]
         changes += _tend(cause, room, pool, [slot for slot in mine if slot.name not in held])
     return changes
 
@@ -58,12 +58,12 @@ def _tend(cause: Callable[[], Cause], room: Room, pool: Pool, unheld: Sequence[S
     spare = len(staying) - pool.settings.slots_max
     for slot in sorted(unheld, key=lambda slot: slot.name, reverse=True):
         if slot.state is SlotState.IDLE and (draining or spare > 0):
-            changes.append(lifecycle.remove_slot(cause(), slot))
+            changes.append(slots.remove(cause(), slot))
             spare -= 1
         elif slot.state is SlotState.ERROR:
             if draining or spare > 0 or slot.failures >= FAILURES_MAX:
-                changes.append(lifecycle.remove_slot(cause(), slot))
+                changes.append(slots.remove(cause(), slot))
                 spare -= 1
             elif slot.retry_at is not None and slot.retry_at <= cause().at:
-                changes.append(lifecycle.recreate_slot(cause(), slot))
+                changes.append(slots.recreate(cause(), slot))
     return changes

@@ -9,11 +9,20 @@ from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from standby.core.model import Order, Slot, Spec
+from standby.core.model import Order, Slot, Spec, Template
 from standby.core.sighting import Exit as Exit
 from standby.core.sighting import Reading as Reading
 from standby.core.sighting import Seen as Seen
 from standby.core.sighting import Sighting as Sighting
+
+
+class Making(Struct, frozen=True, kw_only=True):
+    """What a place is made from."""
+
+    template: Template = Template()
+    memory_mb: int = 256
+    env: Mapping[str, str] = {}
+    """What a worker that lives there needs to report: addresses and its slot's token; nothing of any order."""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -27,6 +36,8 @@ class Start(Struct, frozen=True, kw_only=True):
     """The leader's epoch; a platform that remembers a higher one refuses."""
     valid_for_ms: int
     """How long from now this command may still take effect (from `order.command_until`)."""
+    making: Making = Making()
+    """What its place is made from."""
 
 
 class OpenRun(Struct, frozen=True, kw_only=True):
@@ -80,8 +91,9 @@ class Driver(Protocol):
     async def identity(self) -> str:
         """What this platform is, so that another one under the same name is noticed."""
 
-    async def create(self, slot: Slot) -> str:
-        """Make the place and return its incarnation; the same name twice is one place."""
+    async def create(self, slot: Slot, making: Making) -> str | None:
+        """Make the place and return its incarnation; the same name and generation twice is one place. Null: it is there
+        and not ready yet, ask again. Raises CommandRefused when the platform says that it cannot be made."""
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
         """Start the run; the same run id twice is one copy. Raises CommandRefused when it certainly has no effect."""
@@ -108,6 +120,47 @@ class Logs(Protocol):
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Their outcome is saved and their log stored to its end: drop what is kept of them. Live ones are refused."""
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """Something of this installation that the platform has."""
+
+    slot: str
+    incarnation: str
+    usable: bool
+    """Whether an idle slot could serve with it: never started (created), or alive (running)."""
+    made_at: int
+    asked_at: int
+
+
+@runtime_checkable
+class Places(Protocol):
+    """A driver whose slots are things that can vanish, or stay behind."""
+
+    async def places(self) -> Sequence[Place]:
+        """Everything that carries this installation's label; half a list is Unreachable."""
+
+    async def remove_stray(self, place: Place) -> None:
+        """Take exactly this away; absence is success."""
+
+
+@runtime_checkable
+class Images(Protocol):
+    """A driver that must have an image before it can make anything from it."""
+
+    async def has_image(self, image: str) -> bool:
+        """Whether it is there, under exactly this name."""
+
+    def pull(self, image: str) -> AsyncIterator[str]:
+        """Get it; yields how far it is, in words, and ends when it is there. Raises CommandRefused or Unreachable."""
+
+
+@runtime_checkable
+class Caption(Protocol):
+    """A driver whose platform shows a line of text beside each slot. Best effort, never read back."""
+
+    async def caption(self, slot: Slot, text: str) -> None:
+        """Show it."""
 
 
 @runtime_checkable

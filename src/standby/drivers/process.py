@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, Exit, LogPiece, OpenRun, Reading, Seen, Sighting, Start
+from standby.drivers.contract import CommandRefused, Exit, LogPiece, Making, OpenRun, Reading, Seen, Sighting, Start
 from standby.drivers.gauge import MachineGauge
 from standby.drivers.keeper.journal import HORIZON_S
 from standby.drivers.keeper.kernel import boottime
@@ -104,7 +104,7 @@ class ProcessDriver:
         """The process id of the keeper, for an operator and for tests."""
         return (await self._link.ready()).hello.pid
 
-    async def create(self, slot: Slot) -> str:
+    async def create(self, slot: Slot, making: Making) -> str:
         """A seat is nothing but the keeper's word that it will not start a run twice."""
         return await self.identity()
 

@@ -15,7 +15,7 @@ from msgspec import Meta, Struct
 
 from standby.core.errors import Refused, Unreachable
 from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, Exit, LogLine, LogPiece, OpenRun, Seen, Sighting, Start
+from standby.drivers.contract import CommandRefused, Exit, LogLine, LogPiece, Making, OpenRun, Seen, Sighting, Start
 
 Ms = Annotated[int, Meta(ge=0)]
 End = tuple[int, Exit | None]
@@ -285,7 +285,7 @@ class ScriptedDriver:
         self.platform.check_reachable(self._now())
         return self.platform.name
 
-    async def create(self, slot: Slot) -> str:
+    async def create(self, slot: Slot, making: Making) -> str:
         """Make the place, or nothing where places are seats."""
         self.platform.check_reachable(self._now())
         return self.platform.create(slot.name)

@@ -30,9 +30,10 @@ _RUN: Final = frozenset({"slot", "incarnation", "handle", "commanded_at", "comma
 _SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_at"})
 _COLUMNS: Final = {
     Hot.CLAIM: _STATE
-    | {"attempt", "rank", "queue_due", "slot", "incarnation", "commanded_at", "command_until", "deadline"},
+    | {"attempt", "rank", "queue_due", "slot", "incarnation", "commanded_at", "command_until", "deadline"}
+    | {"boot", "deploy_since"},
     Hot.READY: _STATE | {"ready_at", "handle", "deadline"},
-    Hot.END: _STATE | _RUN | {"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"},
+    Hot.END: _STATE | _RUN | {"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at", "boot"},
 }
 HOT_KINDS: Final = {
     EventKind.ORDER_CLAIMED: Hot.CLAIM,
@@ -94,7 +95,7 @@ def is_submit(change: Change, data: str) -> bool:
 def _is_claim(change: Change, order: Order) -> bool:
     guards = change.guards
     taken = guards.slot_free == order.slot is not None and guards.slot_version is not None and guards.project_limit
-    waited = order.rank is None and order.queue_due is None
+    waited = order.rank is None and order.queue_due is None and order.deploy_since is None
     return taken and waited and order.commanded_at == change.at and change.run is None and change.slot is None
 
 
@@ -106,6 +107,8 @@ def _is_ready(change: Change, order: Order) -> bool:
 def _is_end(change: Change, order: Order) -> bool:
     run, was, slot = change.run, change.slot_was, change.slot
     if run is None or was is None or slot is None or change.guards.slot_free is not None:
+        return False
+    if run.boot is not None or run.error_name is not None:
         return False
     if "" in (run.handle, run.error):  # on its way a lone empty text looks like none
         return False

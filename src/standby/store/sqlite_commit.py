@@ -5,7 +5,7 @@ from typing import Final, cast
 
 import apsw
 from msgspec.json import encode
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from standby.store.commit import Unsure, Violated, held_back
 from standby.store.contract import Answer, StoreDown, Verdict
@@ -15,18 +15,20 @@ from standby.store.hot import Hot
 INSERT_ORDER: Final = """
 insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
     queue_due, dedupe_live, slot, incarnation, handle, commanded_at, command_until, ready_at, deadline, stop_reason,
-    reason, exit_code, ended_at)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
+    reason, exit_code, ended_at, boot, deploy_since)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
 """
 UPDATE_ORDER: Final = """
 update orders set version = ?2, state = ?7, state_since = ?8, attempt = ?9, rank = ?10, due_at = ?11, queue_due = ?12,
     dedupe_live = ?13, slot = ?14, incarnation = ?15, handle = ?16, commanded_at = ?17, command_until = ?18,
-    ready_at = ?19, deadline = ?20, stop_reason = ?21, reason = ?22, exit_code = ?23, ended_at = ?24
-where id = ?1 and version = ?25
+    ready_at = ?19, deadline = ?20, stop_reason = ?21, reason = ?22, exit_code = ?23, ended_at = ?24,
+    boot = ?25, deploy_since = ?26
+where id = ?1 and version = ?27
 """
 CLAIM_ORDER: Final = """
 update orders set version = version + 1, state = 'preparing', state_since = ?2, attempt = ?3, rank = null,
-    queue_due = null, slot = ?4, incarnation = ?5, commanded_at = ?2, command_until = ?6, deadline = ?7
+    queue_due = null, slot = ?4, incarnation = ?5, commanded_at = ?2, command_until = ?6, deadline = ?7,
+    boot = (select boot from slots where name = ?4), deploy_since = null
 where id = ?1
 """
 READY_ORDER: Final = """
@@ -36,7 +38,7 @@ where id = ?1
 END_ORDER: Final = """
 update orders set version = version + 1, state = ?2, state_since = ?3, due_at = ?4, dedupe_live = ?5, slot = null,
     incarnation = null, handle = null, commanded_at = null, command_until = null, ready_at = null, deadline = null,
-    stop_reason = null, reason = ?6, exit_code = ?7, ended_at = ?8
+    stop_reason = null, reason = ?6, exit_code = ?7, ended_at = ?8, boot = null
 where id = ?1
 """
 USE_SLOT: Final = """
@@ -52,23 +54,23 @@ INSERT_SPEC: Final = "insert into specs (seq, order_id, pool, project, body) val
 INSERT_ENV: Final = "insert into envs (order_id, sealed) values (?, ?)"
 INSERT_RUN: Final = """
 insert into runs (order_id, number, slot, incarnation, handle, commanded_at, ready_at, stop_asked_at, ended_at, reason,
-    exit_code, signal, error, peak_memory_kb, cpu_ms)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    exit_code, signal, error, peak_memory_kb, cpu_ms, boot, error_name)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_SLOT: Final = """
 insert or replace into slots (name, version, host, pool, state, state_since, incarnation, uses, created_at,
-    last_used_at, error, failures, retry_at)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    last_used_at, error, failures, retry_at, generation, template, boot)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_POOL: Final = """
 insert or replace into pools (name, version, host, settings, mode, mode_since, mode_reason, mode_actor, blocked_ms,
-    blocked_since, overrides)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    blocked_since, overrides, failures, broken_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_HOST: Final = """
 insert or replace into hosts (name, version, driver, memory_mb, identity, mode, mode_since, mode_reason, mode_actor,
-    unreachable_since, error, dead_at)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    unreachable_since, error, dead_at, starts_max, start_gap_ms)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_PROJECT: Final = "insert or replace into projects (name, version, running_max) values (?, ?, ?)"
 INSERT_REPLAY: Final = """
@@ -342,9 +344,8 @@ class Batch:
         elif change.slot_was is not None:
             self._cursor.execute("delete from slots where name = ?", (change.slot_was.name,))
         if one.pool is not None:
-            name, version, host, settings, *rest, overrides = astuple(one.pool)
-            texts = encode(settings).decode(), encode(overrides).decode()
-            self._cursor.execute(PUT_POOL, (name, version, host, texts[0], *rest, texts[1]))
+            texts = {"settings": encode(one.pool.settings).decode(), "overrides": encode(one.pool.overrides).decode()}
+            self._cursor.execute(PUT_POOL, tuple({**asdict(one.pool), **texts}.values()))
         elif change.pool_was is not None:
             self._cursor.execute("delete from pools where name = ?", (change.pool_was.name,))
         if one.host is not None:
