@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from standby.config import Config, ConfigError, Source, load_config
 from standby.config import settings as shown
-from standby.core.model import PoolSettings, Reason
+from standby.core.model import PoolSettings, Reason, Template, Warmth
 
 
 def _file(directory: Path, text: str) -> Path:
@@ -147,6 +147,12 @@ def test_database_url_is_a_fallback_and_no_password_is_ever_shown(tmp_path: Path
         ("[pools.a]\nqueue_timeout = 'none'", ["pools.a.queue_timeout", "queue_timeout_max"]),
         ("[pools.a]\nqueue_timeout = '11m'", ["pools.a.queue_timeout", "ceiling"]),
         ("[pools.a]\nprofile = 'bot'", ["pools.a.profile", "bots"]),
+        ("[pools.a]\nslots_max = 1\nslots_warm = 2", ["pools.a.slots_warm", "slots_max"]),
+        ("[pools.a]\nreset = 'none'", ["pools.a.reset", "set project"]),
+        ("[pools.a]\nreset = 'wash'", ["pools.a.reset", "recreate, none"]),
+        ("[pools.a]\nwarmth = 'hot'", ["pools.a.warmth", "cold, created, running"]),
+        ("[pools.a]\nready = 'heartbeat'", ["pools.a.ready", "worker = true"]),
+        ("[pools.a]\nmounts = ['/only-one']", ["pools.a.mounts"]),
         ("pools = 3", ["pools"]),
         ("port = ", ["valid TOML"]),
     ],
@@ -384,3 +390,24 @@ def test_any_file_is_used_or_refused_in_words(tmp_path: Path, text: str | bytes)
         tomllib.loads(file.read_text())
     else:
         assert str(file) in str(made)
+
+
+def test_what_a_pool_says_of_its_slots_is_their_template() -> None:
+    config = Config.of(
+        hosts={"local": {}},
+        pools={
+            "default": {
+                "image": "bot:1",
+                "command": ["run", "it"],
+                "warmth": "running",
+                "slots_warm": 2,
+                "idle_ttl": "none",
+                "deploy_timeout": "1h",
+                "fatal_errors": ["Gone"],
+            }
+        },
+    )
+    settings = config.pool_settings("default")
+    assert settings.template == Template(image="bot:1", command=("run", "it"), warmth=Warmth.RUNNING)
+    assert (settings.slots_warm, settings.idle_ttl_ms, settings.deploy_timeout_ms) == (2, None, 3_600_000)
+    assert settings.retry.fatal_errors == ("Gone",)

@@ -17,7 +17,17 @@ FILE_LINES_MAX = 400
 LONGER = {"core/model.py": 440}
 """Every noun on one page."""
 BANNED = re.compile(r"(Manager|Service|Helper|Util|Utils|Handler)$|^(manager|service|helper|util|utils|handler)s?$")
-CORE_MAY_IMPORT = {"collections", "collections.abc", "enum", "functools", "typing", "msgspec", "msgspec.structs"}
+CORE_MAY_IMPORT = {
+    "collections",
+    "collections.abc",
+    "enum",
+    "functools",
+    "typing",
+    "msgspec",
+    "msgspec.structs",
+    "hashlib",
+    "msgspec.json",
+}
 POLLS = re.compile(r"_?(until|wait|poll|eventually)")
 """Functions of tests that ask again and again, until a condition holds or a deadline passes."""
 SETTLED_TOGETHER = {

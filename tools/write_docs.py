@@ -120,7 +120,7 @@ unlimited; 0 means zero. Without any file there is one process host `local` and 
 What `standby pools set` changes wins over all of this for its pool, until it is taken back with `--unset`.
 """
 HOSTS_NOTE: Final = "Names of hosts, pools and projects are made of a-z, 0-9 and `-`, at most 63 long.\n"
-POOLS_NOTE: Final = "Everything but `host`, `profile` and `slots_max` is a default for the pool's orders.\n"
+POOLS_NOTE: Final = "Memory, timeouts and retries are defaults for the pool's orders; the rest is about its slots.\n"
 PROFILES_NOTE: Final = """
 | profile | what it sets |
 |---|---|

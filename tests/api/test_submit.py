@@ -89,6 +89,14 @@ async def test_the_refusal_of_too_much_memory_names_the_figures(home: House) -> 
     assert "1024" in problem["detail"]
 
 
+async def test_a_pool_of_one_project_refuses_the_orders_of_others(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"project": "ours"}}) as home:
+        refused = await home.post("/work-orders", {"command": ["a"], "project": "theirs"})
+        assert refused.status_code == 422
+        assert refused.json()["errors"][0]["field"] == "project"
+        assert (await home.submit(project="ours"))["pool"] == "default"
+
+
 async def test_null_run_timeout_is_unlimited_and_a_left_out_one_is_the_pools(home: House) -> None:
     assert (await home.submit(run_timeout_s=None))["run_timeout_s"] is None
     assert (await home.submit())["run_timeout_s"] == 3600

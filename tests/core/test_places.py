@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from standby.core import places
 from standby.core.model import (
@@ -19,6 +19,7 @@ from standby.core.model import (
     Project,
     Reason,
     Retry,
+    Template,
     Trigger,
 )
 from tests.core.columns import changed
@@ -50,9 +51,9 @@ POOLS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
 }
 HOSTS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
     "configured anew": (
-        lambda: places.apply_host(ADA, host(), "local", "scripted", 512),
+        lambda: places.apply_host(ADA, host(), "local", "scripted", 512, 4, 50),
         K.HOST_APPLIED,
-        {"driver": "scripted", "memory_mb": 512},
+        {"driver": "scripted", "memory_mb": 512, "starts_max": 4, "start_gap_ms": 50},
     ),
     "drained": (
         lambda: places.set_host_mode(ADA, host(), Mode.DRAINING, "moving"),
@@ -211,3 +212,15 @@ def test_the_configuration_does_not_undo_what_an_operator_set() -> None:
     row = pool(overrides={"slots_max": _set(9)}, settings=PoolSettings(slots_max=9))
     change = _caused(places.apply_pool(ADA, row, "default", "local", PoolSettings(memory_mb=64)), K.POOL_APPLIED)
     assert change.pool is not None and change.pool.settings == PoolSettings(slots_max=9, memory_mb=64)
+
+
+def test_a_template_is_known_by_what_slots_are_made_of_and_by_nothing_else() -> None:
+    one = PoolSettings(template=Template(image="bot:1"))
+    assert places.fingerprint(one) == places.fingerprint(replace(one, slots_max=3, slots_warm=1, idle_ttl_ms=5))
+    others = [
+        PoolSettings(),
+        PoolSettings(template=Template(image="bot:2")),
+        PoolSettings(template=Template(image="bot:1", command=("a",))),
+        PoolSettings(template=Template(image="bot:1"), memory_mb=512),
+    ]
+    assert len({places.fingerprint(each) for each in [one, *others]}) == 5

@@ -62,6 +62,9 @@ class Intake:
     async def wish(self, body: SubmitBody, payload: str, key: str | None) -> Wish:
         """What a body asks for, with the pool's defaults where it says nothing; raises Problem."""
         pool = await self._pool(body.pool)
+        if pool.settings.project not in (None, body.project):
+            text = f"pool {pool.name} takes only orders of project {pool.settings.project}, not of {body.project}"
+            raise invalid(text, "use another pool, or submit it in that project", "project")
         spec = await self._spec(body, pool, payload)
         memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
         fingerprint = self.fingerprint(body, payload) if key is not None else ""

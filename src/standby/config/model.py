@@ -19,18 +19,25 @@ from standby.config.values import (
     LengthOrNone,
     Megabytes,
     MegabytesOrNone,
+    Mount,
     Name,
     Reasons,
     _or_none,
+    _reset,
+    _warmth,
     did_you_mean,
     is_loopback,
     names_database,
     shown_url,
 )
-from standby.core.model import PoolSettings, Reason, Retry
+from standby.core.model import PoolSettings, Reason, Reset, Retry, Template, Warmth
 
 ENV_ALLOW: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL")
 MEMORY_SHARE: Final = 0.8
+LOCAL: Final = ("process", "scripted")
+"""Drivers that make no containers."""
+CONTAINER_MEMORY_MB: Final = 4_096
+STARTS_MAX: Final = 4
 
 
 class Source(Struct, frozen=True):
@@ -52,6 +59,11 @@ class HostConfig(_Section):
 
     driver: Literal["process", "scripted"] = "process"
     """`"process"` or `"scripted"`; see [drivers](drivers.md)."""
+    starts_max: CountOrNone = None
+    """Platform starts in flight at once: runs that were commanded and are not ready, slots that are being made. Not
+    set: no limit for processes and scripted, 4 for others."""
+    start_gap_ms: Length = Field(0, alias="start_gap")
+    """At least so long between two starts."""
     memory_mb: MegabytesOrNone = None
     """Budget for everything on it. Not set: 80 % of this machine's memory for processes, unlimited for scripted."""
     directory: Directory | None = None
@@ -72,14 +84,58 @@ class PoolConfig(_Section):
     """The pool's host; may be left out when there is only one."""
     profile: Annotated[Literal["bots", "agents", "deployments"] | None, BeforeValidator(_or_none)] = None
     """A set of defaults: `"bots"`, `"agents"` or `"deployments"`, see below."""
+    project: Annotated[Name | None, BeforeValidator(_or_none)] = None
+    """Only orders of this project may use the pool."""
     slots_max: Count = 0
     """Slots at most."""
+    slots_warm: Count = 0
+    """So many idle, ready slots are kept ahead of need."""
+    idle_ttl_ms: LengthOrNone = Field(None, alias="idle_ttl")
+    """An idle slot above `slots_warm` is given up after this."""
+    max_uses: CountOrNone = None
+    """A slot is made anew after so many orders."""
+    max_age_ms: LengthOrNone = Field(None, alias="max_age")
+    """A slot is made anew after this."""
+    pick: Literal["lru", "mru"] = "lru"
+    """Which idle slot is taken: `"lru"` (the longest unused, never-used ones before all) or `"mru"`."""
+    reset: Annotated[Reset, BeforeValidator(_reset)] = Reset.RECREATE
+    """How a used slot is made ready again: `"recreate"`, or `"none"` where `project` is set."""
     memory_mb: Megabytes = 0
-    """Memory counted for each order."""
+    """Memory counted for each order, and the limit of a container."""
+    image: Annotated[str | None, Field(min_length=1, max_length=512), BeforeValidator(_or_none)] = None
+    """Containers: the image, with its tag or digest."""
+    command: Annotated[list[str], Field(max_length=200)] = []
+    """Containers: what they run. Empty: what the image says."""
+    warmth: Annotated[Warmth, BeforeValidator(_warmth)] = Warmth.CREATED
+    """Containers: what an idle slot is: `"created"` (made, never started), `"running"`, or `"cold"` (nothing)."""
+    worker: bool = False
+    """Its slots have a resident worker that fetches its work."""
+    ready: Literal["running", "healthy", "heartbeat"] = "running"
+    """When a container is ready: it runs, its health check says so, or its worker does."""
+    silence_ms: LengthOrNone = Field(None, alias="silence")
+    """Its workers end themselves so long after their last answered heartbeat. `"none"`: their silence means nothing."""
+    cpus: Annotated[float | None, Field(gt=0, le=10_000, allow_inf_nan=False), BeforeValidator(_or_none)] = None
+    """Containers: processors at most."""
+    pids_max: CountOrNone = None
+    """Containers: processes and threads at most."""
+    shm_mb: Megabytes = 64
+    """Containers: size of `/dev/shm`."""
+    network: Annotated[str, Field(min_length=1, max_length=128)] = "bridge"
+    """Containers: `"bridge"`, `"none"`, `"host"`, or a network's name."""
+    mounts: Annotated[list[Mount], Field(max_length=50)] = []
+    """Containers: `"source:target"` or `"source:target:ro"`."""
+    user: Annotated[str | None, Field(min_length=1, max_length=128), BeforeValidator(_or_none)] = None
+    """Containers: the user they run as. Not set: what the image says."""
+    read_only: bool = True
+    """Containers: the root file system cannot be written; `/tmp` can."""
+    cap_add: Annotated[list[str], Field(max_length=64)] = []
+    """Containers: capabilities they keep. All others are dropped."""
     queue_timeout_ms: LengthOrNone = Field(None, alias="queue_timeout")
     """How long an order waits while the pool could serve it."""
     queue_timeout_max_ms: LengthOrNone = Field(None, alias="queue_timeout_max")
     """The longest an order may ask for. Not set: the top-level value."""
+    deploy_timeout_ms: Length = Field(0, alias="deploy_timeout")
+    """How long it waits in all when it only waits for a start: the host's gate, a pull, a slot being made."""
     start_timeout_ms: Length = Field(0, alias="start_timeout")
     """From the command until it must be ready."""
     run_timeout_ms: LengthOrNone = Field(None, alias="run_timeout")
@@ -98,6 +154,10 @@ class PoolConfig(_Section):
     """Reasons retried beside `start_failed` and `lost`: `exit`, `oom`, `timeout`."""
     no_retry_on: Reasons = []
     """Reasons not retried although they would be."""
+    retry_errors: Annotated[list[str], Field(max_length=100)] = []
+    """Names of workers' errors that are retried, whatever the worker says."""
+    fatal_errors: Annotated[list[str], Field(max_length=100)] = []
+    """Names of workers' errors that are never retried."""
 
 
 class ProjectConfig(_Section):
@@ -201,6 +261,8 @@ class Config(_Section):
         """What a pool's settings are without keys of its own: its profile, or the built-in defaults."""
         profile = self.pools[name].profile
         base = PoolSettings() if profile is None else PROFILES[profile]
+        if self.makes_containers(name):
+            base = replace(base, memory_mb=max(base.memory_mb, CONTAINER_MEMORY_MB))
         if base.queue_timeout_max_ms is None:
             return base
         return replace(base, queue_timeout_max_ms=self.queue_timeout_max_ms)
@@ -209,14 +271,21 @@ class Config(_Section):
         """What the pool's orders get: its own keys, over its profile, over the built-in defaults."""
         pool, base = self.pools[name], self.pool_base(name)
         given = {key: getattr(pool, key) for key in pool.model_fields_set}
+        given = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
         policy = {RETRY_KEYS[key]: value for key, value in given.items() if key in RETRY_KEYS}
-        policy = {key: tuple(value) if isinstance(value, list) else value for key, value in policy.items()}
+        parts = {key: value for key, value in given.items() if key in TEMPLATE_KEYS}
         own = {key: value for key, value in given.items() if key in asdict(base)}
-        return replace(base, **own, retry=replace(base.retry, **policy))
+        template = replace(base.template, **parts)
+        return replace(base, **own, retry=replace(base.retry, **policy), template=template)
 
     def pool_host(self, name: str) -> str:
         """The name of the pool's host: its own, or the only one there is."""
         return self.pools[name].host or next(iter(self.hosts))
+
+    def makes_containers(self, pool: str) -> bool:
+        """Whether the pool's slots are containers."""
+        host = self.hosts.get(self.pool_host(pool))
+        return host is not None and host.driver not in LOCAL
 
     def host_memory_mb(self, name: str) -> int | None:
         """The host's budget: its own, or for processes 80 % of this machine's memory; null is no limit."""
@@ -224,6 +293,13 @@ class Config(_Section):
         if "memory_mb" in host.model_fields_set or host.driver != "process":
             return host.memory_mb
         return int(machine_memory_mb() * MEMORY_SHARE)
+
+    def host_starts_max(self, name: str) -> int | None:
+        """How many starts may be in flight on the host: its own key, or 4 on platforms that make containers."""
+        host = self.hosts[name]
+        if "starts_max" in host.model_fields_set or host.driver in LOCAL:
+            return host.starts_max
+        return STARTS_MAX
 
     def host_directory(self, name: str) -> Path:
         """Where a process host keeps its journal and output."""
@@ -242,7 +318,10 @@ RETRY_KEYS: Final = {
     "retry_cap_ms": "cap_ms",
     "retry_on": "retry_on",
     "no_retry_on": "no_retry_on",
+    "retry_errors": "retry_errors",
+    "fatal_errors": "fatal_errors",
 }
+TEMPLATE_KEYS: Final = frozenset(Template.__struct_fields__)
 SECTIONS: Final[Mapping[str, type[_Section]]] = {"hosts": HostConfig, "pools": PoolConfig, "projects": ProjectConfig}
 
 
@@ -289,9 +368,22 @@ def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterato
     if pool.host is not None and pool.host not in config.hosts:
         yield "host", f"there is no host {pool.host!r}; {did_you_mean(pool.host, config.hosts)}"
     settings = config.pool_settings(name)
+    yield from _slot_contradictions(settings, containers=config.makes_containers(name))
     most = settings.queue_timeout_max_ms
     if most is not None and (settings.queue_timeout_ms is None or settings.queue_timeout_ms > most):
         yield "queue_timeout", "is above the ceiling; raise queue_timeout_max of this pool too"
+
+
+def _slot_contradictions(settings: PoolSettings, *, containers: bool) -> Iterator[tuple[str, str]]:
+    template = settings.template
+    if settings.slots_warm > settings.slots_max:
+        yield "slots_warm", "cannot be more than slots_max"
+    if settings.reset is Reset.NONE and settings.project is None:
+        yield "reset", 'only a pool of one project may hand a used slot on: set project, or reset = "recreate"'
+    if containers and template.image is None:
+        yield "image", "a pool of containers needs one"
+    if template.ready == "heartbeat" and not template.worker:
+        yield "ready", '"heartbeat" needs worker = true'
 
 
 def machine_memory_mb() -> int:

@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from msgspec import Struct, field
 from pydantic import BaseModel, SecretStr
 
-from standby.config.model import RETRY_KEYS, SECTIONS, Config, keys_of
+from standby.config.model import RETRY_KEYS, SECTIONS, TEMPLATE_KEYS, Config, keys_of
 from standby.config.values import length_text, shown_url
 from standby.core.model import PoolSettings
 
@@ -55,8 +55,10 @@ def _pool(config: Config, pool: str) -> Iterator[Setting]:
 
 
 def pool_value(of: PoolSettings, name: str) -> Any:
-    """The value of a pool's key (by its field's name), be it a part of the retry policy or not."""
-    return getattr(of.retry, RETRY_KEYS[name]) if name in RETRY_KEYS else getattr(of, name)
+    """The value of a pool's key (by its field's name), be it a part of the retry policy or the template, or not."""
+    if name in RETRY_KEYS:
+        return getattr(of.retry, RETRY_KEYS[name])
+    return getattr(of.template if name in TEMPLATE_KEYS else of, name)
 
 
 def _setting(config: Config, path: str, value: Any, default: Any) -> Setting:

@@ -7,14 +7,17 @@ In the file a length of time is a number of seconds or a text like "5m" or "250m
 import difflib
 import ipaddress
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, StringConstraints
 
-from standby.core.model import NEVER_RETRIED, Reason
+from standby.core.model import NEVER_RETRIED, Reason, Reset, Warmth
+
+E = TypeVar("E", bound=StrEnum)
 
 DATABASES: Final = ("sqlite:///", "postgresql://", "postgres://")
 _UNITS_MS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -64,6 +67,20 @@ def _reason(value: Any) -> Any:
     return reason
 
 
+def _one_of(kind: type[E]) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        try:
+            return kind(value)
+        except ValueError:
+            raise ValueError(f"write one of: {', '.join(kind)}") from None
+
+    return read
+
+
+_reset = _one_of(Reset)
+_warmth = _one_of(Warmth)
+
+
 def _path(value: Any) -> Any:
     if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
         raise ValueError("write the path of a directory")
@@ -82,6 +99,7 @@ Megabytes = Annotated[int, Field(ge=0, le=_MEMORY_MAX_MB)]
 MegabytesOrNone = Annotated[int | None, Field(ge=0, le=_MEMORY_MAX_MB), BeforeValidator(_or_none)]
 Reasons = Annotated[list[Annotated[Reason, BeforeValidator(_reason)]], Field(max_length=len(Reason))]
 Directory = Annotated[Path, BeforeValidator(_path)]
+Mount = Annotated[str, StringConstraints(pattern=r"^[^:\x00]+:/[^:\x00]*(:r[ow])?$", max_length=1024)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
 

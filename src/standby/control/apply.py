@@ -42,7 +42,11 @@ async def _differences(world: World) -> list[Change]:
 
     changes: list[Change | None] = []
     for name, host in config.hosts.items():
-        changes.append(places.apply_host(cause(), hosts.get(name), name, host.driver, config.host_memory_mb(name)))
+        memory_mb, starts_max = config.host_memory_mb(name), config.host_starts_max(name)
+        change = places.apply_host(
+            cause(), hosts.get(name), name, host.driver, memory_mb, starts_max, host.start_gap_ms
+        )
+        changes.append(change)
     for name in config.pools:
         await _check_move(world, pools.get(name), config.pool_host(name))
         settings = config.pool_settings(name)

@@ -1,8 +1,10 @@
 """Changes of pools, hosts and projects: what the configuration says of them, what operators want, what looks showed."""
 
 from collections.abc import Mapping
+from hashlib import sha256
 from typing import Final
 
+from msgspec.json import encode
 from msgspec.structs import replace
 
 from standby.core.lifecycle import Cause, blocked_total_ms, change
@@ -88,12 +90,18 @@ def unblock(cause: Cause, pool: Pool) -> Change:
     return change(cause, K.POOL_UNBLOCKED, None, pool_was=pool, pool=after)
 
 
-def apply_host(cause: Cause, was: Host | None, name: str, driver: str, memory_mb: int | None) -> Change | None:
+def apply_host(
+    cause: Cause,
+    was: Host | None,
+    name: str,
+    driver: str,
+    memory_mb: int | None,
+    starts_max: int | None = None,
+    start_gap_ms: int = 0,
+) -> Change | None:
     """Make the host what the configuration says; null when it is that already."""
-    if was is None:
-        after = Host(name=name, driver=driver, memory_mb=memory_mb, mode_since=cause.at)
-    else:
-        after = replace(was, driver=driver, memory_mb=memory_mb)
+    host = was or Host(name=name, driver=driver, mode_since=cause.at)
+    after = replace(host, driver=driver, memory_mb=memory_mb, starts_max=starts_max, start_gap_ms=start_gap_ms)
     return None if after == was else change(cause, K.HOST_APPLIED, None, host_was=was, host=after)
 
 
@@ -130,6 +138,11 @@ def declare_dead(cause: Cause, host: Host, reason: str) -> Change:
     """An operator's word: whatever was commanded on this host before now is gone, whichever platform answers next."""
     after = replace(host, dead_at=cause.at, identity=None)
     return change(cause, K.HOST_DECLARED_DEAD, None, host_was=host, host=after, note={"reason": reason})
+
+
+def fingerprint(settings: PoolSettings) -> str:
+    """What tells slots of one template from those of another: what they are made of, and their memory."""
+    return sha256(encode((settings.template, settings.memory_mb))).hexdigest()[:16]
 
 
 def apply_project(cause: Cause, was: Project | None, name: str, running_max: int | None) -> Change | None:

@@ -90,6 +90,8 @@ class Template(Struct, frozen=True, kw_only=True):
 class PoolSettings(Struct, frozen=True, kw_only=True):
     """What the configuration says of a pool; defaults for its orders."""
 
+    project: str | None = None
+    """Only this project's orders may use it; null: anybody's."""
     slots_max: int = 100
     slots_warm: int = 0
     """So many idle, ready slots are kept."""
