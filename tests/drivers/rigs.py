@@ -13,7 +13,7 @@ import anyio
 from standby.core.errors import Unreachable
 from standby.core.model import Json, Order, OrderState, Slot, SlotState, Spec
 from standby.drivers.contract import CommandRefused, Driver, Logs, Making, OpenRun, Seen, Sighting, Start
-from standby.drivers.keeper import kernel
+from standby.drivers.keeper import kernel, memory
 from standby.drivers.process import BOOT_ID_PATH, ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 
@@ -66,13 +66,14 @@ def start_of(
     *,
     epoch: int = 1,
     valid_for_ms: int = 10_000,
+    memory_mb: int = 1,
     env: Mapping[str, str] | None = None,
 ) -> Start:
     order = Order(
         id=order_id,
         project="ours",
         pool="p",
-        memory_mb=1,
+        memory_mb=memory_mb,
         submitted_at=0,
         state=OrderState.PREPARING,
         state_since=0,
@@ -206,6 +207,7 @@ def _remove_cgroup_home(identity: str) -> None:
     home = kernel.make_cgroup_home(f"standby-{identity}")
     if home is not None:
         os.rmdir(home)
+    memory.Memory(f"standby-{identity}").remove_all()
 
 
 def _reachable(driver: Driver) -> Callable[[], Awaitable[bool]]:

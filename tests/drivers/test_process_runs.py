@@ -4,14 +4,16 @@ import os
 import signal
 import sys
 import textwrap
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
+from standby.core.errors import Unreachable
 from standby.core.model import Slot, Spec
 from standby.drivers.contract import Exit, Seen, Sighting
 from standby.drivers.keeper import kernel
+from standby.drivers.keeper.memory import Memory
 from standby.drivers.process import ProcessDriver
 
 from .rigs import ProcessRig, alive, look, now_ms, pid_in, place, script, start_of, until, wait_for
@@ -208,3 +210,71 @@ async def test_a_server_variable_that_is_no_text_is_left_out(tmp_path: Path, mon
     driver = ProcessDriver(tmp_path, now=now_ms)
     assert "LANG" not in driver._env
     assert "PATH" in driver._env
+
+
+GREEDY = [sys.executable, "-c", "import time; held = bytearray(200 << 20); print('held', flush=True); time.sleep(600)"]
+
+
+@pytest.fixture
+async def limited(tmp_path: Path) -> AsyncIterator[ProcessRig]:
+    """A keeper that holds runs to their memory."""
+    probe = Memory(f"standby-probe-{os.getpid()}")
+    if probe.make("any", 64) is None:
+        pytest.skip("this machine lets us make no group that limits memory")
+    probe.remove_all()
+    rig = ProcessRig(tmp_path / "host", cgroups="limit")
+    await rig.driver.open()
+    yield rig
+    await rig.end()
+
+
+async def test_a_run_that_takes_more_memory_than_it_declared_is_killed_and_that_is_told_apart(
+    limited: ProcessRig,
+) -> None:
+    slot = await place(limited.driver)
+    greedy = Spec(order_id="any", command=tuple(GREEDY))
+    await limited.driver.start(slot, start_of(slot, "greedy", greedy, memory_mb=64))
+    await limited.driver.start(slot, start_of(slot, "killed", script("kill -9 $$"), memory_mb=64))
+    ended = await wait_for(limited, limited.driver, slot, "greedy-1")
+    killed = await wait_for(limited, limited.driver, slot, "killed-1")
+    assert ended.exit is not None and killed.exit is not None
+    assert (ended.exit.oom, ended.exit.signal) == (True, signal.SIGKILL)
+    assert (killed.exit.oom, killed.exit.signal) == (False, signal.SIGKILL)
+    assert ended.exit.peak_memory_kb is not None and 32 << 10 < ended.exit.peak_memory_kb <= 64 << 10
+
+
+async def test_a_run_within_its_memory_is_left_alone_and_its_peak_is_that_of_its_whole_tree(
+    limited: ProcessRig,
+) -> None:
+    slot = await place(limited.driver)
+    tree = script(f"{sys.executable} -c 'held = bytearray(40 << 20)' & wait; exit 3")
+    await limited.driver.start(slot, start_of(slot, "fits", tree, memory_mb=128))
+    ended = await wait_for(limited, limited.driver, slot, "fits-1")
+    assert ended.exit is not None
+    assert (ended.exit.oom, ended.exit.code) == (False, 3)
+    assert ended.exit.peak_memory_kb is not None and ended.exit.peak_memory_kb > 40 << 10
+
+
+async def test_a_keeper_that_was_killed_still_tells_that_memory_was_the_reason(limited: ProcessRig) -> None:
+    slot = await place(limited.driver)
+    wait = (
+        f"while [ ! -e {limited.directory}/go ]; do sleep 0.01; done; exec {sys.executable} {limited.directory}/eat.py"
+    )
+    (limited.directory / "eat.py").write_text("held = bytearray(200 << 20)")
+    await limited.driver.start(slot, start_of(slot, "o", script(wait), memory_mb=64))
+    await limited.kill_keeper()
+    await limited.wait(_answers(limited))
+    (limited.directory / "go").touch()
+    ended = await wait_for(limited, limited.driver, slot, "o-1")
+    assert ended.exit is not None and ended.exit.oom
+
+
+def _answers(rig: ProcessRig) -> Callable[[], Awaitable[bool]]:
+    async def check() -> bool:
+        try:
+            await rig.driver.identity()
+        except Unreachable:
+            return False
+        return True
+
+    return check

@@ -226,9 +226,10 @@ class Config(_Section):
     """Process hosts start nothing while less disk is free."""
     env_allow: list[str] = list(ENV_ALLOW)
     """What processes get of the server's environment. In the env twin: names with commas between."""
-    cgroups: Literal["auto", "off"] = "off"
-    """`"auto"`: a control group for each run where one can be made. It holds even a daemon that hides all its marks,
-    and costs about half a millisecond a run."""
+    cgroups: Literal["auto", "limit", "off"] = "off"
+    """Process hosts. `"auto"`: a control group for each run where one can be made. It holds even a daemon that hides
+    all its marks, and costs about half a millisecond a run. `"limit"`: it also holds the run to its memory, where the
+    machine has a memory controller: what takes more is killed, and the run ends with `oom`."""
     hosts: dict[Name, HostConfig] = {}
     pools: dict[Name, PoolConfig] = {}
     projects: dict[Name, ProjectConfig] = {}

@@ -63,17 +63,19 @@ class ProcessDriver:
         launch_gap_s: float = 1.0,
         boot_id_path: str = BOOT_ID_PATH,
     ) -> None:
-        """`cgroups` is "off" or "auto": one for each run where that is possible. It finds also a daemon that left its
-        session and cleared its environment while other runs go on, and costs about half a millisecond a run.
+        """`cgroups` is "off", "auto" (one for each run where that is possible) or "limit" (which also holds the run to
+        its memory). It finds also a daemon that left its session and cleared its environment while other runs go on,
+        and costs about half a millisecond a run.
 
         A keeper that dies is started again, but not more often than each `launch_gap_s`.
         """
-        if cgroups not in ("auto", "off"):
-            raise ValueError(f'cgroups must be "auto" or "off", not {cgroups!r}')
+        if cgroups not in ("auto", "off", "limit"):
+            raise ValueError(f'cgroups must be "auto", "limit" or "off", not {cgroups!r}')
         self._directory = directory.absolute()
         self._now = now
         self._env = {name: os.environ[name] for name in env_allow if _is_text(os.environ.get(name))}
-        self._common = {"cgroups": cgroups == "auto", "disk_reserve_mb": disk_reserve_mb}
+        self._common = {"cgroups": cgroups != "off", "disk_reserve_mb": disk_reserve_mb}
+        self._limits = cgroups == "limit"
         self._gauge = MachineGauge(self._directory)
         self._link = KeeperLink(self._directory, self._env, boot_id_path, timeout_s, launch_gap_s)
 
@@ -197,6 +199,7 @@ class ProcessDriver:
             "script": spec.script,
             "payload": spec.payload,
             "env": env,
+            "memory_mb": order.memory_mb if self._limits else None,
         }
 
     def _judge(

@@ -4,10 +4,12 @@ import os
 import re
 import resource
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 from standby.drivers.keeper import kernel, log, tree
 from standby.drivers.keeper.journal import HORIZON_S, Journal, Record, Run
+from standby.drivers.keeper.memory import Memory
 from standby.drivers.keeper.places import Places
 from standby.drivers.keeper.spawn import CannotStart, spawn
 from standby.drivers.keeper.tree import Tree
@@ -34,6 +36,11 @@ class Commands:
         self._cgroups_tried = False
         self.live = 0
         self._live_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FDS_KEPT_FREE
+
+    @cached_property
+    def memory(self) -> Memory:
+        """The memory groups of our runs."""
+        return Memory(f"standby-{self._journal.state.id}")
 
     def start(self, ask: Record) -> Record:
         """Spawn the run unless its id was ever seen; then tell what became of the first."""
@@ -114,23 +121,33 @@ class Commands:
 
     def _begin(self, run_id: str, ask: Record) -> Run:
         cgroup = self._cgroup_of(run_id) if ask["cgroups"] else None
-        nonce = secrets.token_hex(16)
+        nonce, most = secrets.token_hex(16), ask.get("memory_mb")
+        record = {"k": "run", "r": run_id, "n": nonce, "e": ask["epoch"], "cg": cgroup}
         try:  # the intent is in the journal before anything is spawned, so that it is never spawned twice
-            self._journal.write({"k": "run", "r": run_id, "n": nonce, "e": ask["epoch"], "cg": cgroup})
+            self._journal.write(record if most is None else {**record, "m": most})
         except OSError as error:
             raise Refusal(f"the keeper's journal cannot be written: {error.strerror}") from error
         run = self._journal.state.runs[run_id]
+        groups = self._groups(run)
         try:
-            run.pid = spawn(self._directory, self._home_fd, self._places, run, ask)
+            with kernel.inside(groups):
+                run.pid = spawn(self._directory, self._home_fd, self._places, run, ask)
         except CannotStart as error:
+            for group in groups:
+                kernel.cgroup_remove(group)
             run.exit = {"start_error": str(error)}
             self._note_over(run)
             return run
         run.ours, run.sure = True, True
-        if cgroup is not None and not kernel.cgroup_add(cgroup, run.pid):
-            run.cgroup = None
         self._watch(run)
         return run
+
+    def _groups(self, run: Run) -> Sequence[str]:
+        """Make the control groups that the run lives in."""
+        if not kernel.cgroup_make(run.cgroup):
+            run.cgroup = None
+        memory = None if run.memory_mb is None else self.memory.make(run.id, run.memory_mb)
+        return list(dict.fromkeys(group for group in (run.cgroup, memory) if group is not None))
 
     def _note_over(self, run: Run) -> None:
         try:

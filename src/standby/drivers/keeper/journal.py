@@ -33,6 +33,7 @@ class Run:
         "forced",
         "gone",
         "id",
+        "memory_mb",
         "nonce",
         "ours",
         "pid",
@@ -41,8 +42,10 @@ class Run:
         "usage",
     )
 
-    def __init__(self, run_id: str, nonce: str, cgroup: str | None) -> None:
+    def __init__(self, run_id: str, nonce: str, cgroup: str | None, memory_mb: int | None = None) -> None:
         self.id, self.nonce, self.cgroup = run_id, nonce, cgroup
+        self.memory_mb = memory_mb
+        """What it was to be held to, if anything."""
         self.pid, self.start = 0, 0
         self.exit: Record | None = None
         """How its main process ended."""
@@ -79,7 +82,7 @@ class State:
             case "epoch":
                 self.epoch = max(self.epoch, record["e"])
             case "run":
-                self.runs[record["r"]] = Run(record["r"], record["n"], record["cg"])
+                self.runs[record["r"]] = Run(record["r"], record["n"], record["cg"], record.get("m"))
                 self.epoch = max(self.epoch, record["e"])
             case "up":
                 run = self.runs[record["r"]]
@@ -100,7 +103,8 @@ class State:
         """The shortest journal that folds to this state."""
         out: list[Record] = [{"k": "head", "v": VERSION, "id": self.id, "boot": self.boot, "e": self.epoch}]
         for run in self.runs.values():
-            out.append({"k": "run", "r": run.id, "n": run.nonce, "e": 0, "cg": run.cgroup})
+            memory = {} if run.memory_mb is None else {"m": run.memory_mb}
+            out.append({"k": "run", "r": run.id, "n": run.nonce, "e": 0, "cg": run.cgroup, **memory})
             if run.pid:
                 out.append({"k": "up", "r": run.id, "pid": run.pid, "st": run.start})
             if run.exit is not None:

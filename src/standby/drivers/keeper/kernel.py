@@ -1,5 +1,6 @@
 """What the keeper asks of Linux: processes by pid and start time, pidfds, children, control groups."""
 
+import contextlib
 import ctypes
 import errno
 import fcntl
@@ -7,6 +8,7 @@ import os
 import signal
 import struct
 import time
+from collections.abc import Iterator, Sequence
 
 GONE_STATES = b"ZX"
 _NO_PROCESS = (errno.ESRCH, errno.EINVAL, errno.ENOENT)
@@ -184,13 +186,28 @@ def _cgroup2_mount() -> str:
     return next(fields[1] for fields in mounts if fields[2] == "cgroup2")
 
 
-def cgroup_add(path: str, pid: int) -> bool:
-    """Make the group and put the process in; false when that cannot be done."""
+@contextlib.contextmanager
+def inside(groups: Sequence[str]) -> Iterator[None]:
+    """Be in these control groups (each below one of ours), so that a child is in them from its first moment on."""
     try:
-        os.makedirs(path)
-        _write(f"{path}/cgroup.procs", str(pid))
+        for group in groups:
+            write(f"{group}/cgroup.procs", "0")
+        yield
+    finally:
+        try:
+            for group in groups:
+                write(f"{os.path.dirname(os.path.dirname(group))}/cgroup.procs", "0")
+        except OSError as error:  # we would share the run's fate: the next keeper goes on
+            raise SystemExit(f"cannot leave a run's control group: {error}") from error
+
+
+def cgroup_make(path: str | None) -> bool:
+    """Make a run's control group; false when there is none to make, or that cannot be done."""
+    if path is None:
+        return False
+    try:
+        os.makedirs(path, exist_ok=True)
     except OSError:
-        cgroup_remove(path)
         return False
     return True
 
@@ -209,7 +226,7 @@ def cgroup_kill(path: str | None) -> None:
     """End all members of a run's control group at once."""
     if path is not None:
         try:
-            _write(f"{path}/cgroup.kill", "1")
+            write(f"{path}/cgroup.kill", "1")
         except OSError:
             return
 
@@ -223,7 +240,8 @@ def cgroup_remove(path: str | None) -> None:
             return
 
 
-def _write(path: str, text: str) -> None:
+def write(path: str, text: str) -> None:
+    """Write to a file of the kernel, in one go."""
     fd = os.open(path, os.O_WRONLY)
     try:
         os.write(fd, text.encode())

@@ -164,6 +164,11 @@ class Keeper:
             _, _, used = os.wait4(run.pid, 0)
             run.ours = False
             run.usage = {"peak_memory_kb": used.ru_maxrss, "cpu_ms": round((used.ru_utime + used.ru_stime) * 1000)}
+        if run.memory_mb is not None:
+            told = self._commands.memory.tell(run.id)
+            if (run.exit or {}).get("code") == 0:
+                told.pop("oom", None)  # it did without what was killed
+            run.usage.update(told)
         if not self._try_write({"k": "gone", "r": run.id, "x": {**(run.exit or {}), **run.usage}}):
             return False
         if run.fd >= 0:
@@ -171,6 +176,8 @@ class Keeper:
             run.fd = -1
             self._commands.live -= 1
         kernel.cgroup_remove(run.cgroup)
+        if run.memory_mb is not None:
+            self._commands.memory.remove(run.id)
         return True
 
     def _try_write(self, record: Record) -> bool:

@@ -5,6 +5,7 @@ import time
 
 from standby.drivers.keeper import kernel, log, tree
 from standby.drivers.keeper.journal import Journal, Record, Run
+from standby.drivers.keeper.memory import Memory
 from standby.drivers.keeper.places import discard
 from standby.drivers.keeper.tree import Tree
 
@@ -69,7 +70,8 @@ def _note(journal: Journal, record: Record) -> None:
 
 def _end_strays(tree_: Tree) -> None:
     """Without a journal nobody can name what still runs here, and we will say that it is absent: so it has to be."""
-    home = _old_cgroup_home()
+    name = _old_name()
+    home = None if name is None else kernel.make_cgroup_home(name)
     groups = [entry.path for entry in os.scandir(home) if entry.is_dir()] if home else []
     while (strays := tree_.marked()) or any(kernel.cgroup_pids(group) for group in groups):
         for group in groups:
@@ -79,12 +81,14 @@ def _end_strays(tree_: Tree) -> None:
     for group in groups:
         kernel.cgroup_remove(group)
     kernel.cgroup_remove(home)
+    if name is not None:
+        Memory(name).remove_all()
 
 
-def _old_cgroup_home() -> str | None:
-    """Where the groups of the keeper before us are, if it had any."""
+def _old_name() -> str | None:
+    """What the groups of the keeper before us are called, if there was one."""
     try:
-        return kernel.make_cgroup_home(f"standby-{kernel.read_bytes('keeper.id').decode().strip()}")
+        return f"standby-{kernel.read_bytes('keeper.id').decode().strip()}"
     except FileNotFoundError:
         return None
 
