@@ -6,7 +6,21 @@ import msgspec
 from msgspec import Struct
 
 from standby.api.views import Seconds, Time, length, seconds, shown_time, time
-from standby.core.model import OPEN, Host, Json, Lease, Mode, Order, OrderState, Pool, Reason, Slot, slot_word
+from standby.core.model import (
+    OPEN,
+    Host,
+    Json,
+    Lease,
+    Mode,
+    Order,
+    OrderState,
+    Pool,
+    Reason,
+    Reset,
+    Slot,
+    Warmth,
+    slot_word,
+)
 from standby.core.sighting import Pressure, Reading
 
 
@@ -22,9 +36,16 @@ class ModeView(Struct, frozen=True):
 class SettingsView(Struct, frozen=True):
     """What a pool's orders get unless they say otherwise, by the names that `PATCH` takes."""
 
+    slots_warm: int
+    idle_ttl_s: Seconds | None
+    max_uses: int | None
+    max_age_s: Seconds | None
+    pick: str
+    image: str | None
     memory_mb: int
     queue_timeout_s: Seconds | None
     queue_timeout_max_s: Seconds | None
+    deploy_timeout_s: Seconds
     start_timeout_s: Seconds
     run_timeout_s: Seconds | None
     stop_grace_s: Seconds
@@ -46,7 +67,8 @@ class OverrideView(Struct, frozen=True):
 
 
 class PoolView(ModeView, frozen=True):
-    """A pool with its unfinished orders by state and its slots by word."""
+    """A pool with its unfinished orders by state and its slots by word. While its breaker is open (`broken_since`),
+    after `failures` slots that could not be made or started, it makes no slot."""
 
     name: str
     host: str
@@ -57,6 +79,12 @@ class PoolView(ModeView, frozen=True):
     slots_max: int
     blocked_since: Time | None
     blocked_s: Seconds
+    project: str | None
+    warmth: Warmth | None
+    worker: bool
+    reset: Reset
+    failures: int
+    broken_since: Time | None
     settings: SettingsView
     overrides: Mapping[str, OverrideView]
 
@@ -78,6 +106,7 @@ class SlotView(Struct, frozen=True):
     order: str | None
     handle: str | None
     incarnation: str | None
+    generation: int
     uses: int
     created_at: Time
     last_used_at: Time | None
@@ -180,6 +209,7 @@ def slot_view(slot: Slot, holder: Order | None) -> SlotView:
         order=None if holder is None else holder.id,
         handle=None if holder is None else holder.handle,
         incarnation=slot.incarnation,
+        generation=slot.generation,
         uses=slot.uses,
         created_at=time(slot.created_at),
         last_used_at=shown_time(slot.last_used_at),
@@ -205,10 +235,23 @@ def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, 
         slots_max=settings.slots_max,
         blocked_since=shown_time(pool.blocked_since),
         blocked_s=length(pool.blocked_ms),
+        project=settings.project,
+        warmth=None if settings.template.image is None else settings.template.warmth,
+        worker=settings.template.worker,
+        reset=settings.reset,
+        failures=pool.failures,
+        broken_since=shown_time(pool.broken_at),
         settings=SettingsView(
+            slots_warm=settings.slots_warm,
+            idle_ttl_s=seconds(settings.idle_ttl_ms),
+            max_uses=settings.max_uses,
+            max_age_s=seconds(settings.max_age_ms),
+            pick=settings.pick,
+            image=settings.template.image,
             memory_mb=settings.memory_mb,
             queue_timeout_s=seconds(settings.queue_timeout_ms),
             queue_timeout_max_s=seconds(settings.queue_timeout_max_ms),
+            deploy_timeout_s=length(settings.deploy_timeout_ms),
             start_timeout_s=length(settings.start_timeout_ms),
             run_timeout_s=seconds(settings.run_timeout_ms),
             stop_grace_s=length(settings.stop_grace_ms),

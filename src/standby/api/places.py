@@ -82,7 +82,7 @@ async def override_pool(request: Request, world: WorldNeed, actor: ActorNeed, na
         }
         change = places.override_pool(cause, pool, configured, {**wanted, **dict.fromkeys(body.unset)})
         if change is not None and change.pool is not None:
-            _check_ceiling(change.pool)
+            _check_together(change.pool)
         if change is None or (await world.store.save([change]))[0].saved:
             world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
@@ -100,7 +100,9 @@ def _configured(world: World, pool: Pool) -> PoolSettings:
     return world.config.pool_settings(pool.name)
 
 
-def _check_ceiling(pool: Pool) -> None:
+def _check_together(pool: Pool) -> None:
+    if pool.settings.slots_warm > pool.settings.slots_max:
+        raise invalid("slots_warm would be above slots_max", "set both in one request", "slots_warm")
     asked, most = pool.settings.queue_timeout_ms, pool.settings.queue_timeout_max_ms
     if most is not None and (asked is None or asked > most):
         text = "queue_timeout_s would be above queue_timeout_max_s"

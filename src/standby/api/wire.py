@@ -149,9 +149,16 @@ class SettingsBody(Body):
     """Settings of a pool; only what is given is set. Null is unlimited."""
 
     slots_max: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    slots_warm: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    idle_ttl_s: Seconds | None = None
+    max_uses: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    max_age_s: Seconds | None = None
+    pick: Literal["lru", "mru"] = "lru"
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
     memory_mb: Annotated[int, Field(ge=0, le=2**40)] = 0
     queue_timeout_s: Seconds | None = None
     queue_timeout_max_s: Seconds | None = None
+    deploy_timeout_s: Seconds = 0
     start_timeout_s: Seconds = 0
     run_timeout_s: Seconds | None = None
     stop_grace_s: Seconds = 0

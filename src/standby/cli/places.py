@@ -31,10 +31,16 @@ def list_pools(*, server: ServerNeed = None) -> int:
         "OPEN": lambda pool: pool.open,
         "SLOTS": lambda pool: _words(pool.slots),
         "MAX": lambda pool: pool.slots_max,
-        "NOTE": lambda pool: pool.mode_reason if pool.mode != "open" else None,
+        "NOTE": _note,
     }
     print_json({"pools": found}) if asked.json else print_table(found, columns)
     return OK
+
+
+def _note(pool: Pool) -> str | None:
+    if pool.broken_since is not None:
+        return f"makes no slots since {pool.failures} failed"
+    return pool.mode_reason if pool.mode != "open" else None
 
 
 @pools.command(name="show")
@@ -59,6 +65,9 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "open": pool.open,
             "slots": _words(pool.slots),
             "slots_max": pool.slots_max,
+            "project": pool.project,
+            "warmth": pool.warmth,
+            "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
             **{key: "none" if value is None else value for key, value in settings.items()},
             "set by hand": _overrides(pool),
         }

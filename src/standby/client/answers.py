@@ -229,6 +229,12 @@ class Pool(Answer, frozen=True, kw_only=True):
     slots_max: int
     blocked_since: datetime | None = None
     blocked_s: float
+    project: str | None = None
+    warmth: str | None = None
+    worker: bool = False
+    reset: str = "recreate"
+    failures: int = 0
+    broken_since: datetime | None = None
     settings: Mapping[str, Any]
     overrides: Mapping[str, Override] = {}
 
@@ -303,6 +309,7 @@ class Slot(Answer, frozen=True, kw_only=True):
     order: str | None = None
     handle: str | None = None
     incarnation: str | None = None
+    generation: int = 1
     uses: int
     created_at: datetime
     last_used_at: datetime | None = None

@@ -15,9 +15,16 @@ K = EventKind
 
 OVERRIDABLE: Final[Mapping[str, str]] = {
     "slots_max": "slots_max",
+    "slots_warm": "slots_warm",
+    "idle_ttl_s": "idle_ttl_ms",
+    "max_uses": "max_uses",
+    "max_age_s": "max_age_ms",
+    "pick": "pick",
+    "image": "template.image",
     "memory_mb": "memory_mb",
     "queue_timeout_s": "queue_timeout_ms",
     "queue_timeout_max_s": "queue_timeout_max_ms",
+    "deploy_timeout_s": "deploy_timeout_ms",
     "start_timeout_s": "start_timeout_ms",
     "run_timeout_s": "run_timeout_ms",
     "stop_grace_s": "stop_grace_ms",
@@ -33,17 +40,17 @@ OVERRIDABLE: Final[Mapping[str, str]] = {
 
 def overlaid(configured: PoolSettings, overrides: Mapping[str, Override]) -> PoolSettings:
     """The settings that count: what operators set, over what the configuration says."""
-    own: dict[str, Json] = {}
-    policy: dict[str, Json] = {}
+    parts: dict[str, dict[str, Json]] = {"": {}, "retry": {}, "template": {}}
     for name, override in overrides.items():
-        _, dot, part = OVERRIDABLE[name].partition("retry.")
+        part, _, field = OVERRIDABLE[name].rpartition(".")
         value = override.value
         if name.endswith("_s") and value is not None:
             value = round(value * 1000)
         if isinstance(value, list | tuple):
             value = tuple(Reason(each) for each in value)
-        (policy if dot else own)[part or OVERRIDABLE[name]] = value
-    return replace(configured, **own, retry=replace(configured.retry, **policy))
+        parts[part][field] = value
+    retry, template = replace(configured.retry, **parts["retry"]), replace(configured.template, **parts["template"])
+    return replace(configured, **parts[""], retry=retry, template=template)
 
 
 def override_pool(
