@@ -1,0 +1,72 @@
+"""The page in a real browser, before a real server: what a person does and sees."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.house import House
+
+from .browser import Page, browser, find_browser
+
+ASKS = "document.querySelector('#key-form')?.hidden === false"
+ROWS = "[...document.querySelectorAll('#orders tr')].map(row => row.innerText)"
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[Page]:
+    """A browser with an empty page; `.ci/run` installs one and lets no test be skipped."""
+    program = find_browser()
+    if program is None:
+        pytest.skip("needs Chromium (Debian: apt install chromium)")
+    with browser(program, tmp_path / "browser") as found:
+        yield found
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[House]:
+    house = House(tmp_path / "house", toml="[pools.default]\nslots_max = 1\n").start()
+    yield house
+    house.close()
+
+
+def enter(page: Page, home: House, path: str = "") -> None:
+    """Open a page and use the key."""
+    page.open(home.url + path)
+    page.until(ASKS, "it asks for a key")
+    page.fill("#key-form input", home.key)
+    page.press("#key-form button")
+    page.until("document.querySelector('#key-form').hidden", "the key was taken")
+
+
+def test_a_wrong_key_is_said_to_be_wrong(page: Page, home: House) -> None:
+    page.open(home.url)
+    page.until(ASKS, "it asks for a key")
+    page.fill("#key-form input", "sb_wrong")
+    page.press("#key-form button")
+    page.until("document.querySelector('#key-form .error').innerText", "the error is shown")
+
+
+def test_an_order_is_submitted_seen_running_to_its_end_and_read(page: Page, home: House) -> None:
+    enter(page, home)
+    page.press("#new")
+    page.fill("#form textarea", "echo hello from the page")
+    page.press("#form button")
+    page.until(f"{ROWS}.some(row => row.includes('completed'))", "the order is completed")
+    page.until("document.querySelector('#detail').innerText.includes('hello from the page')", "its output is shown")
+
+
+def test_an_order_that_waits_says_why(page: Page, home: House) -> None:
+    home.submit(script="while [ ! -e ../../../go ]; do sleep 0.1; done")
+    waits = home.submit(script="true")
+    enter(page, home)
+    page.until(f"{ROWS}.some(row => row.includes('pending'))", "one waits")
+    page.press(f"#orders a[href*='{waits}']")
+    page.until("document.querySelector('#detail').innerText.includes('slot')", "it names the gate")
+    assert waits in page.text("#detail")
+    (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_the_api_is_described_on_a_page_of_its_own(page: Page, home: House) -> None:
+    enter(page, home, "/docs")
+    page.until("document.body.innerText.includes('/api/v1/work-orders')", "the routes are listed")
