@@ -1,5 +1,6 @@
 """Env values at rest: sealed with a key that is not in the database."""
 
+import base64
 import hmac
 import os
 from collections.abc import Mapping
@@ -26,6 +27,7 @@ class Seal:
             raise StandbyError("the seal key must be 32 bytes (64 hexadecimal digits)")
         self._cipher = AESGCM(key)
         self._key = key
+        self._token_key = hmac.digest(key, b"tokens of workers", "sha256")
 
     def close(self, order_id: str, env: Mapping[str, str]) -> bytes | None:
         """The sealed values, or null for none."""
@@ -37,6 +39,22 @@ class Seal:
     def fingerprint(self, data: bytes) -> str:
         """What tells two bodies apart without telling anything about them: they may hold secrets."""
         return hmac.digest(self._key, data, "sha256").hex()
+
+    def slot_token(self, slot: str, generation: int) -> str:
+        """What a worker in this generation of a slot shows when it boots. Tokens are derived, never stored."""
+        return f"slot.{slot}.{self._mac('slot', slot, str(generation))}"
+
+    def boot_token(self, slot: str, generation: int, nonce: str) -> str:
+        """What one life of a worker shows from then on."""
+        return f"boot.{slot}.{nonce}.{self._mac('boot', slot, str(generation), nonce)}"
+
+    def run_token(self, run_id: str) -> str:
+        """What a run that was started for its order shows."""
+        return f"run.{run_id}.{self._mac('run', run_id)}"
+
+    def _mac(self, *parts: str) -> str:
+        made = hmac.digest(self._token_key, "\0".join(parts).encode(), "sha256")
+        return base64.urlsafe_b64encode(made).decode().rstrip("=")
 
     def open(self, order_id: str, sealed: bytes | None) -> dict[str, str]:
         """The values, or nothing when there were none."""
