@@ -95,6 +95,7 @@ def claim(was: Order, place: Slot, **guards: Any) -> Change:
         incarnation=place.incarnation,
         commanded_at=NOW,
         command_until=NOW + 2_000,
+        boot=place.boot,
     )
     checks = Guards(**{"slot_free": place.name, "slot_version": place.version, **guards})
     return change(EventKind.ORDER_CLAIMED, order_was=was, order=now, guards=checks)

@@ -41,6 +41,7 @@ ORDER_VERBS: dict[str, tuple[Callable[[Order], Change | None], dict[OrderState, 
         {S.PENDING: S.PREPARING},
     ),
     "recommand": (lambda row: life.recommand(cause(), row, 2_000), {S.PREPARING: S.PREPARING}),
+    "bind": (lambda row: life.bind(cause(), row, "b-1"), {S.PREPARING: S.PREPARING, S.RUNNING: S.RUNNING}),
     "ready": (lambda row: life.ready(cause(), row, spec(), "h"), {S.PREPARING: S.RUNNING}),
     "stop": (
         lambda row: life.stop(cause(), row, spec(), Reason.TIMEOUT),
@@ -97,6 +98,10 @@ def test_every_unfinished_state_can_be_cancelled(state: OrderState) -> None:
 
 SLOT_VERBS: dict[str, tuple[Callable[[Slot], Change], dict[SlotState, SlotState | None]]] = {
     "recreate": (lambda row: slots.recreate(cause(), row), {SlotState.ERROR: SlotState.CREATING}),
+    "booted": (
+        lambda row: slots.booted(cause(), row, "b-1"),
+        {state: state for state in (SlotState.CREATING, SlotState.CLEANING, SlotState.IDLE)},
+    ),
     "made": (
         lambda row: slots.made(cause(), row, "i-2"),
         {SlotState.CREATING: SlotState.IDLE, SlotState.CLEANING: SlotState.IDLE},

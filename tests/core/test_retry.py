@@ -2,6 +2,7 @@ import pytest
 
 from standby.core import retry
 from standby.core.model import NEVER_RETRIED, OrderState, Reason, Retry
+from standby.core.sighting import Exit
 from tests.rows import order, spec
 
 
@@ -25,6 +26,38 @@ def test_only_start_failed_and_lost_are_retried_by_default(reason: Reason) -> No
 @pytest.mark.parametrize("reason", sorted(NEVER_RETRIED))
 def test_some_reasons_are_never_retried_whatever_the_policy_says(reason: Reason) -> None:
     assert not retry.retried(Retry(retry_on=(reason,)), reason)
+
+
+@pytest.mark.parametrize(
+    ("policy", "word", "again"),
+    [
+        (Retry(), None, False),
+        (Retry(), False, False),
+        (Retry(), True, True),
+        (Retry(retry_errors=("Busy",)), False, True),
+        (Retry(fatal_errors=("Busy",)), True, False),
+        (Retry(fatal_errors=("Busy",), retry_errors=("Busy",)), True, False),
+        (Retry(retry_errors=("Other",)), False, False),
+        (Retry(fatal_errors=("Other",)), True, True),
+        (Retry(no_retry_on=(Reason.ERROR,)), True, False),
+        (Retry(no_retry_on=(Reason.ERROR,), retry_errors=("Busy",)), None, True),
+        (Retry(retry_on=(Reason.ERROR,)), False, True),
+        (Retry(retry_on=(Reason.ERROR,), fatal_errors=("Busy",)), True, False),
+    ],
+)
+def test_of_a_named_error_the_policys_names_count_before_its_reasons_and_the_worker_last(
+    policy: Retry, word: bool | None, again: bool
+) -> None:
+    ending = Exit(error_name="Busy", retryable=word)
+    assert retry.retried(policy, Reason.ERROR, ending) is again
+    assert retry.wait_ms(policy, 1, Reason.ERROR, 0.5, ending) == (5_000 if again else None)
+
+
+def test_a_named_error_says_nothing_about_another_reason() -> None:
+    ending = Exit(error_name="Busy", retryable=True)
+    assert not retry.retried(Retry(retry_errors=("Busy",)), Reason.EXIT, ending)
+    assert retry.retried(Retry(fatal_errors=("Busy",)), Reason.LOST, ending)
+    assert not retry.retried(Retry(retry_errors=("Busy",)), Reason.CANCELLED, ending)
 
 
 @pytest.mark.parametrize(("attempt", "left"), [(0, 3), (1, 3), (2, 2), (4, 0), (9, 0)])

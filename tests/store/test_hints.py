@@ -1,6 +1,7 @@
 """Hints shorten waiting and nothing else."""
 
 import asyncio
+import contextlib
 
 import pytest
 
@@ -26,6 +27,13 @@ class Ear:
         async with asyncio.timeout(10):
             await self._some.wait()
         return self.heard[-1]
+
+    async def within(self, seconds: float) -> bool:
+        """Whether something is heard so soon."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._some.wait()
+        return bool(self.heard)
 
 
 async def test_a_request_is_heard_in_the_same_process_with_its_pool(database: Database) -> None:

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from standby.core.lifecycle import purge
 from standby.core.model import Change, Order
+from standby.core.work import Report
 from standby.store.contract import Answer, Heard, Key, LogChunk, OrderFilter, Store
 from tests import make, rows
 
@@ -31,6 +32,7 @@ async def ended(store: Store, order_id: str, ended_at: int, **parts: Any) -> Ord
     await store.save([at(ended_at, settled)])
     chunk = LogChunk(run_id=f"{order_id}-1", first=0, count=0, body="[]", cursor="1", closed=True, bytes=0)
     await store.append_logs([chunk], 1_000)
+    await store.put_report(Report(run_id=f"{order_id}-1", heartbeat_at=ended_at), news=False)
     return make.saved_order(settled)
 
 
@@ -56,6 +58,7 @@ async def test_a_purge_removes_everything_of_an_order_and_is_the_next_event(stor
     assert [row[0] for row in specs] == ["kept"]
     assert await store.runs("gone") == [] != await store.runs(kept.id)
     assert set(await store.log_tails(["gone-1", "kept-1"])) == {"kept-1"}
+    assert set(await store.reports(["gone-1", "kept-1"])) == {"kept-1"}
     assert await store.idempotency("a", "k") is None
     (event,) = await store.events(0, 100, "gone")
     assert (event.kind, event.from_state, event.to_state, event.data) == (

@@ -59,6 +59,15 @@ def declared_dead(cause: Cause, run: Open, look: Sighting | None, host: Host, ru
     return _finish(cause, run, Exit(lost=True), rules, None)
 
 
+def unheard(cause: Cause, run: Open, look: Sighting | None, heard_at: int, rules: Rules) -> Change | None:
+    """A worker that fences itself is silent for too long: what a later look sees alive is stopped, and what nobody can
+    look at is over."""
+    if look is None or look.asked_at <= heard_at or look.seen is Seen.UNKNOWN:
+        return _finish(cause, run, Exit(lost=True), rules, None)
+    alive = look.seen in (Seen.STARTING, Seen.READY) and run.order.state is not OrderState.STOPPING
+    return lifecycle.stop(cause, run.order, run.spec, Reason.LOST) if alive else None
+
+
 def overdue(cause: Cause, run: Open) -> Change | None:
     """The stop that a passed deadline calls for; a run that is stopping already is forced instead (see `act`)."""
     order = run.order

@@ -46,6 +46,7 @@ ORDER_MOVES: Final[Moves] = {
     K.ORDER_QUEUED: {S.PENDING: frozenset({S.PENDING}), S.WAITING_RETRY: frozenset({S.PENDING})},
     K.ORDER_CLAIMED: {S.PENDING: frozenset({S.PREPARING})},
     K.ORDER_RECOMMANDED: {S.PREPARING: frozenset({S.PREPARING})},
+    K.ORDER_BOUND: {state: frozenset({state}) for state in (S.PREPARING, S.RUNNING)},
     K.ORDER_READY: {S.PREPARING: frozenset({S.RUNNING})},
     K.ORDER_STOPPING: {S.PREPARING: frozenset({S.STOPPING}), S.RUNNING: frozenset({S.STOPPING})},
     K.ORDER_STOP_CHANGED: {S.STOPPING: frozenset({S.STOPPING})},
@@ -160,6 +161,13 @@ def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
     return _order(cause, K.ORDER_RECOMMANDED, order, replace(order, command_until=cause.at + window_ms))
 
 
+def bind(cause: Cause, order: Order, nonce: str) -> Change:
+    """preparing | running, and nobody has it: the first worker that booted after its command does from now on."""
+    if order.boot is not None:
+        raise IllegalMove("bind", "order", order.id, f"bound to boot {order.boot}")
+    return _order(cause, K.ORDER_BOUND, order, replace(order, boot=nonce))
+
+
 def ready(cause: Cause, order: Order, spec: Spec, handle: str | None) -> Change:
     """preparing -> running: its own copy was seen at work."""
     deadline = None if spec.run_timeout_ms is None else cause.at + spec.run_timeout_ms
@@ -222,8 +230,10 @@ def finish(
     run = _run(order, ending, reason, code, cause.at, handle)
     used = replace(slot, version=slot.version + 1, uses=slot.uses + 1, last_used_at=cause.at)
     if not seats or ending.lost:
-        used = replace(used, state=SlotState.CLEANING, state_since=cause.at)
-    wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance)
+        # the next one made there is another generation: what the worker of this one holds is good for nothing any more
+        next_one = {"generation": slot.generation + 1, "boot": None}
+        used = replace(used, state=SlotState.CLEANING, state_since=cause.at, **next_one)
+    wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
         kind, waits = K.ORDER_RETRY_WAITING, {"state": S.WAITING_RETRY, "due_at": cause.at + wait_ms}
         after = replace(order, **_NO_RUN, **waits, state_since=cause.at, reason=reason, exit_code=code)
@@ -242,7 +252,7 @@ def outcome(order: Order, ending: Exit) -> Reason | None:
         return order.stop_reason
     if ending.start_error is not None:
         return Reason.START_FAILED
-    if ending.lost:
+    if ending.lost or (order.stop_reason is Reason.LOST and (ending.code != 0 or ending.signal is not None)):
         return Reason.LOST
     if ending.oom:
         return Reason.OOM
@@ -300,7 +310,7 @@ def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at
         reason=reason,
         exit_code=code,
         signal=ending.signal,
-        error=ending.start_error,
+        error=ending.start_error or ending.error,
         peak_memory_kb=ending.peak_memory_kb,
         cpu_ms=ending.cpu_ms,
         boot=order.boot,

@@ -31,6 +31,8 @@ class Exit(Struct, frozen=True, kw_only=True):
     """With `start_error`: the place is to blame, not what was asked to run in it."""
     error_name: str | None = None
     """What its worker called the error; the run ended badly by its own word."""
+    error: str | None = None
+    """What its worker said about it."""
     retryable: bool | None = None
     """Whether its worker thinks that another try may go better."""
     lost: bool = False

@@ -14,6 +14,7 @@ K = EventKind
 
 SLOT_MOVES: Final[Moves] = {
     K.SLOT_CREATING: {None: frozenset({SlotState.CREATING}), SlotState.ERROR: frozenset({SlotState.CREATING})},
+    K.SLOT_BOOTED: {state: frozenset({state}) for state in (SlotState.CREATING, SlotState.CLEANING, SlotState.IDLE)},
     K.SLOT_IDLE: {SlotState.CREATING: frozenset({SlotState.IDLE}), SlotState.CLEANING: frozenset({SlotState.IDLE})},
     K.SLOT_ERROR: {SlotState.CREATING: frozenset({SlotState.ERROR}), SlotState.CLEANING: frozenset({SlotState.ERROR})},
     K.SLOT_REMOVING: {
@@ -38,6 +39,11 @@ def recreate(cause: Cause, slot: Slot) -> Change:
     return _slot(cause, K.SLOT_CREATING, slot, after)
 
 
+def booted(cause: Cause, slot: Slot, nonce: str) -> Change:
+    """creating | cleaning | idle, and a worker began to live there: the runs that are claimed from now on are its."""
+    return _slot(cause, K.SLOT_BOOTED, slot, replace(slot, boot=nonce))
+
+
 def made(cause: Cause, slot: Slot, incarnation: str) -> Change:
     """creating | cleaning -> idle: the place is there and clean."""
     after = replace(
@@ -56,6 +62,7 @@ def failed(cause: Cause, slot: Slot, message: str) -> Change:
         error=message,
         failures=slot.failures + 1,
         retry_at=cause.at + wait_ms,
+        boot=None,
     )
     return _slot(cause, K.SLOT_ERROR, slot, after)
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import structlog
 
 from standby.core.model import Change
-from standby.store.contract import Answer, StoreDown, Verdict, Work
+from standby.store.contract import Answer, Heard, StoreDown, Verdict
 from standby.store.entry import Entry, entry
 
 MOST_CHANGES = 500
@@ -90,7 +90,11 @@ class GroupCommit:
     """The one writer of a store in this process."""
 
     def __init__(
-        self, engine: Engine, committed: Callable[[frozenset[str], Sequence[Work]], None], *, inline: bool = False
+        self,
+        engine: Engine,
+        committed: Callable[[Heard], None],
+        *,
+        inline: bool = False,
     ) -> None:
         self._engine = engine
         self._committed = committed
@@ -141,7 +145,8 @@ class GroupCommit:
         if saved:
             added = [work for one in saved if (work := one.added) is not None]
             asked = frozenset(one.asked_in for one in saved if one.asked_in is not None and one.added is None)
-            self._committed(asked, added)
+            handed = frozenset(slot for one in saved if (slot := one.handed) is not None)
+            self._committed(Heard(asked, added, handed))
 
     async def _settle(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
         try:

@@ -26,6 +26,7 @@ from standby.core.model import (
     Slot,
     Spec,
 )
+from standby.core.work import Report
 
 
 class StoreDown(StandbyError):
@@ -82,6 +83,10 @@ class Heard(Struct, frozen=True):
     """Pools that requests or the configuration touched."""
     added: Sequence[Work] = ()
     """Orders that were taken in by this process: their pools are not named for that alone."""
+    handed: frozenset[str] = frozenset()
+    """Slots whose workers have got a run."""
+    reported: frozenset[str] = frozenset()
+    """Runs of which a worker said something new."""
 
 
 class OrderFilter(Struct, frozen=True, kw_only=True):
@@ -217,6 +222,9 @@ class Store(Protocol):
     async def holders(self, *, host: str | None = None, pool: str | None = None) -> Mapping[str, Order]:
         """Slot name -> the order that holds it."""
 
+    async def seat(self, name: str) -> tuple[Slot, Work | None] | None:
+        """One slot, and the order that holds it."""
+
     async def pools(self) -> Sequence[Pool]: ...
     async def pool(self, name: str) -> Pool | None: ...
     async def hosts(self) -> Sequence[Host]: ...
@@ -282,6 +290,14 @@ class Store(Protocol):
     async def prune_events(self, before: int, most: int) -> int:
         """Remove the oldest events, at most so many, if they happened before a time; returns how many. The last event
         stays."""
+
+    # what workers say
+    async def put_report(self, report: Report, *, news: bool) -> None:
+        """Keep what a worker says of its run: what it leaves out stays as it was, and its first result is the one that
+        counts. `news` are told to whoever leads."""
+
+    async def reports(self, run_ids: Sequence[str]) -> Mapping[str, Report]:
+        """What is known of these runs by their workers' word."""
 
     # readings
     async def put_reading(self, host: str, at: int, body: str) -> None:

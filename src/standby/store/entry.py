@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from standby.core.model import Change, Host, Json, Order, Pool, Project, Slot, Trigger
+from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Slot, Trigger
 from standby.store.contract import Work
 from standby.store.hot import HOT_KINDS, Hot, hot_kind, is_submit
 from standby.store.rows import told
@@ -64,6 +64,12 @@ class Entry(Struct, frozen=True):
         """The order that it takes in."""
         new = self.order is not None and self.change.order_was is None and self.change.spec is not None
         return Work(self.order, self.change.spec) if new else None  # type: ignore[arg-type]
+
+    @property
+    def handed(self) -> str | None:
+        """The slot whose worker has got a run with it."""
+        claimed = self.change.kind is EventKind.ORDER_CLAIMED and self.order is not None and self.order.boot is not None
+        return self.order.slot if claimed else None  # type: ignore[union-attr]
 
     @property
     def guarded_pool(self) -> str | None:

@@ -1,10 +1,10 @@
 """Who wants to hear that something was committed. Nothing depends on it being told."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 
-from standby.store.contract import Heard, Work
+from standby.store.contract import Heard
 
 Hear = Callable[[Heard], None]
 
@@ -25,10 +25,9 @@ class Hints:
         self._hearers[ticket] = hear
         return lambda: self._hearers.pop(ticket, None) and None
 
-    def tell(self, pools: frozenset[str], added: Sequence[Work] = ()) -> None:
-        """Something was committed; requests or the configuration touched these pools, and these orders were added."""
+    def tell(self, heard: Heard) -> None:
+        """Something was committed, or said by a worker."""
         if self.on:
-            heard = Heard(pools, added)
             for hear in tuple(self._hearers.values()):
                 try:
                     hear(heard)

@@ -12,6 +12,7 @@ from msgspec.json import Decoder
 from msgspec.structs import astuple
 
 from standby.core.model import Change, Lease
+from standby.core.work import Report
 from standby.store import postgres_session as session
 from standby.store import queries, rows, sweep
 from standby.store.commit import GroupCommit, Unsure, Violated, held_back
@@ -19,7 +20,7 @@ from standby.store.contract import Answer, LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
-from standby.store.postgres_batch import SAVE, hint_text, parameters, verdicts
+from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
 from standby.store.postgres_hot import SAVE_HOT, hot_parameters
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
@@ -39,6 +40,7 @@ DIALECT: Final = Dialect(
     ended_numbers=queries.ENDED_NUMBERS_POSTGRES,
     waiting=queries.WAITING_POSTGRES,
     log_tails=queries.LOG_TAILS_POSTGRES,
+    reports=queries.REPORTS_POSTGRES,
 )
 
 RENEW: Final = """
@@ -70,7 +72,7 @@ where l.run_id = old.run_id and l.first = old.first and old.kept > $2 and old.fi
 """
 
 log = structlog.get_logger("standby.store")
-_pools = Decoder(list[str])
+_names = Decoder(list[str])
 
 
 class _HeldBack(Exception):
@@ -260,7 +262,7 @@ class PostgresStore(Sweeps):
 
     def _hear(self, _: session.Connection, pid: int, __: str, payload: str) -> None:
         if pid != self._writer_pid:
-            self.hints.tell(frozenset(_pools.decode(payload)))
+            self.hints.tell(heard_of(_names.decode(payload)))
 
     # leases, logs, keys: no version, no event, no writers' lock (but to take a lease)
 
@@ -292,6 +294,12 @@ class PostgresStore(Sweeps):
         # what was not stored had a rival: the store says how far it is
         ignored = [chunk.run_id for chunk in chunks if chunk.run_id not in tails]
         return {**tails, **(await self.log_tails(ignored) if ignored else {})}
+
+    async def put_report(self, report: Report, *, news: bool) -> None:
+        """Keep what a worker says of its run; news are told here and to other instances."""
+        told = [("select pg_notify($1, $2)", CHANNEL, report_text(report.run_id))] if news and self.hints.on else []
+        await self.transact((sweep.PUT_REPORT, *astuple(report)), *told)
+        self.reported(report, news=news)
 
     async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
         """Run the steps in one transaction, with the writers' lock held when asked for; the rows of the first one."""

@@ -8,13 +8,16 @@ from msgspec.json import encode
 from msgspec.structs import astuple
 
 from standby.core.model import Host, Pool, Project, Trigger
-from standby.store.contract import Answer, Verdict
+from standby.store.contract import Answer, Heard, Verdict
 from standby.store.entry import Entry
 
 SAVE: Final = "select * from save_changes($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11)"
 
 HINT_BYTES: Final = 7_900
 """PostgreSQL refuses longer notifications."""
+
+HANDED: Final = "@"
+REPORTED: Final = "#"
 
 _ANSWERS: Final = (Answer.SAVED, Answer.CONFLICT, Answer.DEPOSED, Answer.FULL, Answer.DUPLICATE)
 
@@ -64,12 +67,26 @@ def verdicts(answers: Sequence[int], seqs: Sequence[int], others: Sequence[str |
 
 
 def hint_text(batch: Sequence[Entry]) -> str | None:
-    """The pools that requests or the configuration touched, as the text of a notification; null when none did."""
+    """The pools that requests or the configuration touched, and the slots whose workers have got a run (marked), as the
+    text of a notification; null when there are none."""
     asked = [one for one in batch if one.change.trigger in (Trigger.REQUEST, Trigger.CONFIG)]
-    if not asked:
+    handed = [HANDED + slot for one in batch if (slot := one.handed) is not None]
+    if not asked and not handed:
         return None
-    text = encode(sorted({one.asked_in for one in asked if one.asked_in is not None})).decode()
+    text = encode([*sorted({one.asked_in for one in asked if one.asked_in is not None}), *handed]).decode()
     return text if len(text.encode()) <= HINT_BYTES else "[]"
+
+
+def report_text(run_id: str) -> str:
+    """The same for news of a run."""
+    return encode([REPORTED + run_id]).decode()
+
+
+def heard_of(names: Sequence[str]) -> Heard:
+    """What a notification of another instance says."""
+    marked = (HANDED, REPORTED)
+    handed, reported = (frozenset(name[1:] for name in names if name.startswith(mark)) for mark in marked)
+    return Heard(frozenset(name for name in names if not name.startswith(marked)), handed=handed, reported=reported)
 
 
 def _add(parts: Parts, n: int, one: Entry) -> None:

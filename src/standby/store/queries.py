@@ -271,6 +271,14 @@ select run_id, first, count, body, cursor, closed, bytes from (
 where bytes_before < $3 or bytes_before = 0 order by first
 """
 
+# seat: one slot, and the order in it
+SLOT: Final = "select * from slots where name = $1"
+ORDER_IN_SLOT: Final = "select s.body, o.* from orders o join specs s on s.order_id = o.id where o.slot = $1"
+
+# reports: what workers said of these runs
+REPORTS_POSTGRES: Final = "select * from reports where run_id = any (cast($1 as text[]))"
+REPORTS_SQLITE: Final = "select * from reports where run_id in (select value from json_each($1))"
+
 READING: Final = "select at, body from readings where host = $1"
 KEYS: Final = "select * from keys order by name"
 IDEMPOTENCY: Final = "select * from idempotency where project = $1 and key = $2"

@@ -1,5 +1,6 @@
 """The reads of the contract, the same for both engines: a text, its parameters, rows turned into values."""
 
+import asyncio
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, OrderState, Pool, Project, Run, Slot, Spec
+from standby.core.work import Report
 from standby.store import queries, rows
 from standby.store.contract import History, Key, Listed, LogChunk, LogTail, OrderFilter, Page, Work
 from standby.store.hints import Hear, Hints
@@ -28,7 +30,7 @@ PREFIX_FEW: Final = 7
 """Ids begin with their time: so many letters name those of half a minute."""
 PREFIX_MOST: Final = 20_000
 
-Param = str | int | None | Sequence[str] | Sequence[int]
+Param = str | int | float | None | Sequence[str] | Sequence[int]
 
 
 class Dialect(Struct, frozen=True):
@@ -41,6 +43,7 @@ class Dialect(Struct, frozen=True):
     ended_numbers: str
     waiting: str
     log_tails: str
+    reports: str
 
 
 class Reads:
@@ -202,6 +205,16 @@ class Reads:
         """Slot name -> the order that holds it."""
         found = [rows.order(row) for row in await self.fetch(queries.HOLDERS, host, pool)]
         return {order.slot: order for order in found if order.slot is not None}
+
+    async def seat(self, name: str) -> tuple[Slot, Work | None] | None:
+        """One slot, and the order that holds it."""
+        slots, orders = await asyncio.gather(self.fetch(queries.SLOT, name), self.fetch(queries.ORDER_IN_SLOT, name))
+        return (rows.slot(slots[0]), _work(orders[0]) if orders else None) if slots else None
+
+    async def reports(self, run_ids: Sequence[str]) -> Mapping[str, Report]:
+        """What is known of these runs by their workers' word."""
+        found = [rows.report(row) for row in await self.fetch(self.dialect.reports, list(run_ids))]
+        return {report.run_id: report for report in found}
 
     async def pools(self) -> Sequence[Pool]:
         return [rows.pool(row) for row in await self.fetch(queries.POOLS)]

@@ -23,6 +23,7 @@ from standby.core.model import (
     Slot,
     Spec,
 )
+from standby.core.work import Report
 from standby.store.contract import Key, LogChunk, LogTail
 
 Row = Sequence[Any]
@@ -93,6 +94,12 @@ def event(row: Row) -> Event:
     fields = dict(zip(Event.__struct_fields__, row, strict=False))
     fields["data"] = _json.decode(fields["data"])
     return convert(fields, Event)
+
+
+def report(row: Row) -> Report:
+    fields = dict(zip(Report.__struct_fields__, row, strict=False))
+    retryable = fields["retryable"]
+    return convert({**fields, "retryable": None if retryable is None else bool(retryable)}, Report)
 
 
 def log_chunk(row: Row) -> LogChunk:

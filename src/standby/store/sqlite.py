@@ -37,6 +37,7 @@ DIALECT: Final = Dialect(
     ended_numbers=queries.ENDED_NUMBERS_SQLITE,
     waiting=queries.WAITING_SQLITE,
     log_tails=queries.LOG_TAILS_SQLITE,
+    reports=queries.REPORTS_SQLITE,
 )
 
 APPEND_LOG: Final = """
@@ -316,5 +317,5 @@ def _incarnation(connection: apsw.Connection) -> str:
 
 
 def _fetch(connection: apsw.Connection, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-    bound = [param if isinstance(param, str | int | None) else encode(param).decode() for param in params]
+    bound = [param if isinstance(param, str | int | float | None) else encode(param).decode() for param in params]
     return connection.execute(sql.replace("$", "?"), bound).fetchall()

@@ -10,7 +10,8 @@ from msgspec.json import encode
 from msgspec.structs import astuple
 
 from standby.core.model import Change
-from standby.store.contract import Answer, Key, Verdict
+from standby.core.work import Report
+from standby.store.contract import Answer, Heard, Key, Verdict
 from standby.store.reads import Param, Reads
 from standby.store.rows import Row
 
@@ -27,6 +28,7 @@ class Sweeping(Struct, frozen=True):
     remove_answers: str
     remove_events: str
     remove_logs: str
+    remove_reports: str
 
 
 SQLITE: Final = Sweeping(
@@ -48,6 +50,7 @@ SQLITE: Final = Sweeping(
     delete from events where subject in (select value from json_each($1)) and kind <> 'order.purged'
     """,
     remove_logs="delete from logs where run_id in (select value from json_each($1))",
+    remove_reports="delete from reports where run_id in (select value from json_each($1))",
 )
 POSTGRES: Final = Sweeping(
     purged="""
@@ -68,6 +71,7 @@ POSTGRES: Final = Sweeping(
     remove_answers="delete from idempotency where order_id = any (cast($1 as text[]))",
     remove_events="delete from events where subject = any (cast($1 as text[])) and kind <> 'order.purged'",
     remove_logs="delete from logs where run_id = any (cast($1 as text[]))",
+    remove_reports="delete from reports where run_id = any (cast($1 as text[]))",
 )
 
 # oldest: the next $2 orders after $1, oldest first
@@ -87,6 +91,20 @@ PRUNE_IDEMPOTENCY: Final = """
 delete from idempotency where (project, key) in
     (select project, key from idempotency where at < $1 order by at limit $2)
 returning key
+"""
+PUT_REPORT: Final = """
+insert into reports as r (run_id, boot, begun_at, heartbeat_at, progress, text, ended_at, exit_code, error_name, error,
+    retryable, result)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+on conflict (run_id) do update set begun_at = coalesce(r.begun_at, excluded.begun_at),
+    heartbeat_at = case when excluded.heartbeat_at > r.heartbeat_at then excluded.heartbeat_at else r.heartbeat_at end,
+    progress = coalesce(excluded.progress, r.progress), text = coalesce(excluded.text, r.text),
+    ended_at = case when r.ended_at is null then excluded.ended_at else r.ended_at end,
+    exit_code = case when r.ended_at is null then excluded.exit_code else r.exit_code end,
+    error_name = case when r.ended_at is null then excluded.error_name else r.error_name end,
+    error = case when r.ended_at is null then excluded.error else r.error end,
+    retryable = case when r.ended_at is null then excluded.retryable else r.retryable end,
+    result = case when r.ended_at is null then excluded.result else r.result end
 """
 PUT_READING: Final = """
 insert into readings (host, at, body) values ($1, $2, $3)
@@ -123,7 +141,7 @@ class Sweeps(Reads):
             verdicts += [
                 Verdict(Answer.SAVED, seqs[order]) if order in seqs else Verdict(Answer.CONFLICT) for order in ids
             ]
-        self.hints.tell(frozenset())
+        self.hints.tell(Heard(frozenset()))
         return verdicts
 
     async def prune_orders(self, before: int, after: int, most: int) -> tuple[int, int | None]:
@@ -151,11 +169,23 @@ class Sweeps(Reads):
         """First of all: killed after it, the orders are still there to be removed again."""
         numbers = await self.fetch(self.dialect.ended_numbers, list(order_ids))
         if numbers:
-            await self.remove_logs([f"{order_id}-{number}" for order_id, number in numbers])
+            runs = [f"{order_id}-{number}" for order_id, number in numbers]
+            await self.remove_logs(runs)
+            await self.transact((self.sweeping.remove_reports, runs))
 
     async def remove_logs(self, run_ids: Sequence[str]) -> None:
         """Drop the stored output of these runs."""
         await self.transact_logs((self.sweeping.remove_logs, list(run_ids)))
+
+    async def put_report(self, report: Report, *, news: bool) -> None:
+        """Keep what a worker says of its run; news are told to whoever leads."""
+        await self.transact((PUT_REPORT, *astuple(report)))
+        self.reported(report, news=news)
+
+    def reported(self, report: Report, *, news: bool) -> None:
+        """Tell this process."""
+        if news:
+            self.hints.tell(Heard(frozenset(), reported=frozenset({report.run_id})))
 
     async def put_reading(self, host: str, at: int, body: str) -> None:
         """Keep the last measurement of a host."""
