@@ -9,7 +9,7 @@ from standby.control.lease import Hold
 from standby.core.errors import Unreachable
 from standby.core.model import Order, Slot, run_id
 from standby.core.sighting import Exit, Seen, Sighting
-from standby.drivers.contract import CommandRefused, Driver, Making, Start
+from standby.drivers.contract import CommandRefused, Driver, Making, Resets, Start
 from standby.store.contract import Work
 from standby.world import Clock
 
@@ -146,11 +146,14 @@ class Hands:
         if not self._hold.outlives(0):
             return
         try:
-            if clean:
-                await self._driver.remove(slot)
-                if not self._hold.outlives(0):  # the answer may have taken long
-                    return
-            incarnation = await self._driver.create(slot, making)
+            if clean and isinstance(self._driver, Resets):
+                incarnation = await self._driver.reset(slot, making)
+            else:
+                if clean:
+                    await self._driver.remove(slot)
+                    if not self._hold.outlives(0):  # the answer may have taken long
+                        return
+                incarnation = await self._driver.create(slot, making)
             if incarnation is None:
                 self._not_ready[slot.name] = self._clock.monotonic()
             else:

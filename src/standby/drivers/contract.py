@@ -145,6 +145,15 @@ class Places(Protocol):
 
 
 @runtime_checkable
+class Resets(Protocol):
+    """A driver whose used places are made clean where they are, instead of being removed and made anew."""
+
+    async def reset(self, slot: Slot, making: Making) -> str | None:
+        """Make the slot's used place (its incarnation) clean, and return the new incarnation. Null: not yet, ask again.
+        Raises CommandRefused when it cannot be done."""
+
+
+@runtime_checkable
 class Images(Protocol):
     """A driver that must have an image before it can make anything from it."""
 
