@@ -153,6 +153,8 @@ class World:
     clock: Clock
     seal: Seal
     drivers: Mapping[str, Driver] = field(default_factory=dict)
+    reach: Mapping[str, str] = field(default_factory=dict)
+    """Where workers find this server, as it stands in their environment (see `core.work`)."""
     ids: Ids = field(default_factory=Ids)
     shared: Shared = field(default_factory=Shared)
     chance: Callable[[], float] = random.random

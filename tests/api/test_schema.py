@@ -31,7 +31,7 @@ async def test_every_route_says_what_it_takes_and_answers(home: House) -> None:
     for each in operations:
         for status, answer in each["responses"].items():
             kinds = set(answer.get("content", {}))
-            assert kinds or status == "304"
+            assert kinds or status in ("204", "304")
             assert (kinds == {"application/problem+json"}) == (status >= "400")
 
 
@@ -53,8 +53,8 @@ async def test_answers_have_the_shape_that_is_described(home: House) -> None:
     asked = 0
     for path, operations in found["paths"].items():
         says = SAYS[operations["get"]["operationId"]] if "get" in operations else None
-        if says is None or says.view is None:
-            continue
+        if says is None or says.view is None or "/worker/" in path:
+            continue  # workers show tokens, see test_worker.py
         for order in (order_id, ended, running) if "{order_id}" in path else (order_id,):
             name = "local" if "hosts" in path else "default"
             answer = await home.http.get(path.replace("{order_id}", order).replace("{name}", name))

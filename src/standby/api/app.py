@@ -10,8 +10,8 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from standby import __version__
-from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system
-from standby.api.auth import KeyGate, Keyring
+from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system, worker
+from standby.api.auth import WORKER_PREFIX, KeyGate, Keyring
 from standby.api.schema import Api
 from standby.api.waits import Waits
 from standby.metrics import Metrics
@@ -49,7 +49,8 @@ def create_app(world: World) -> FastAPI:
     app.state.metrics = Metrics()
     app.state.waits = Waits(world)
     app.state.keyring = Keyring(world)
-    for part in (submit, many, orders, logs, places, feed, keys, settings, doctor):
+    app.state.desk = worker.Desk()
+    for part in (submit, many, orders, logs, places, feed, keys, settings, doctor, worker):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(system.router)
     app.include_router(pages.router)
@@ -61,14 +62,29 @@ def create_app(world: World) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    """While the app is up, the metrics follow the events."""
+    """While the app is up, the metrics follow the events, and workers that wait hear of their runs."""
+    unlisten = app.state.world.store.listen(app.state.desk.hear)
     follower = asyncio.create_task(app.state.metrics.follow(app.state.world, app.state.stopping))
     try:
         yield
     finally:
+        unlisten()
         app.state.stopping.set()
         follower.cancel()
         await asyncio.gather(follower, return_exceptions=True)
+
+
+class WorkersOnly:
+    """The same app for those who can reach nothing but the workers' socket."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not scope["path"].startswith(WORKER_PREFIX):
+            await problems.not_found("worker-route", scope["path"]).response()(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
 
 
 class SecurityHeaders:

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from msgspec import Struct
 
-from standby.api import doctor, keys, many, settings, submit, system, views, wire
+from standby.api import doctor, keys, many, settings, submit, system, views, wire, worker
 from standby.api import place_views as places
 from standby.api.problems import ProblemView
 
@@ -97,6 +97,10 @@ SAYS: Final[Mapping[str, Says]] = {
         for noun, view in _MODE.items()
         for verb in ("pause", "resume", "drain")
     },
+    "boot_worker": _acts(worker.BootView, wire.BootBody, 409, needed=True),
+    "fetch_assignment": Says(view=worker.AssignmentView, status=(200, 204), problems=(409,)),
+    "beat": _acts(worker.BeatView, wire.BeatBody),
+    "tell_result": _acts(worker.TakenView, wire.ResultBody, 409),
     "list_events": Says(view=views.EventsView, problems=(410,)),
     "stream_events": Says(problems=(410,), kinds=("text/event-stream",)),
     "list_keys": Says(view=keys.KeysView),
@@ -110,6 +114,13 @@ SAYS: Final[Mapping[str, Says]] = {
 }
 OPEN: Final = frozenset({"alive", "ready"})
 """Routes that need no key."""
+TOKENS: Final[Mapping[str, Sequence[str]]] = {
+    "boot_worker": ["slot_token"],
+    "fetch_assignment": ["boot_token"],
+    "beat": ["boot_token", "run_token"],
+    "tell_result": ["boot_token", "run_token"],
+}
+"""Routes of workers, and what they show instead of a key."""
 
 
 class Api(FastAPI):
@@ -136,7 +147,15 @@ def _described(app: FastAPI) -> Json:
     for operations in found["paths"].values():
         for operation in operations.values():
             _complete(operation, SAYS[operation["operationId"]], shapes, schemas)
-    security = {"key": {"type": "http", "scheme": "bearer", "description": "An API key."}}
+    security = {
+        name: {"type": "http", "scheme": "bearer", "description": text}
+        for name, text in (
+            ("key", "An API key."),
+            ("slot_token", "Of a slot, from its environment."),
+            ("boot_token", "Of one life of a worker, from its boot."),
+            ("run_token", "Of one run, from its environment."),
+        )
+    }
     found["components"] = {"schemas": schemas, "securitySchemes": security}
     found["security"] = [{"key": []}]
     plain: Json = json.loads(_short_names(json.dumps(found)))
@@ -146,6 +165,8 @@ def _described(app: FastAPI) -> Json:
 def _complete(operation: Json, says: Says, shapes: Mapping[int, Json], schemas: Json) -> None:
     if operation["operationId"] in OPEN:
         operation["security"] = []
+    if operation["operationId"] in TOKENS:
+        operation["security"] = [{name: []} for name in TOKENS[operation["operationId"]]]
     operation.setdefault("parameters", []).extend(
         {
             "name": name,
@@ -170,8 +191,8 @@ def _complete(operation: Json, says: Says, shapes: Mapping[int, Json], schemas: 
 
 
 def _answer(status: int, says: Says, shapes: Mapping[int, Json]) -> Json:
-    if status == 304:
-        return {"description": "Nothing changed."}
+    if status in (204, 304):
+        return {"description": "Nothing changed." if status == 304 else "There is none yet: ask again."}
     shape = shapes.get(id(says.view), _TEXT)
     content = {kind: _CONTENT.get(kind, {"schema": shape}) for kind in says.kinds}
     return {"description": "Made." if status == 201 else "Done.", "content": content}

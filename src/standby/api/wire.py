@@ -24,6 +24,7 @@ from standby.core.places import OVERRIDABLE
 TEN_YEARS_S: Final = 10 * 366 * 86_400
 TIME_MAX_MS: Final = 253_402_300_799_999
 BULK_MOST: Final = 1_000
+RESULT_MAX: Final = 65_536
 
 
 def _no_nul(text: str) -> str:
@@ -191,8 +192,46 @@ class DeadBody(Body):
     confirm: str
 
 
+class BootBody(Body):
+    """One life of a worker."""
+
+    nonce: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_-]{8,64}$")]
+
+
+class BeatBody(Body):
+    """A sign of life, and how far the run is."""
+
+    run_id: ShortText | None = None
+    """Needed with a boot token."""
+    progress: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    text: ReasonText | None = None
+
+
+class ErrorBody(Body):
+    """Why a run failed, by its worker's word."""
+
+    name: ShortText
+    text: Annotated[str, Field(max_length=4_000), AfterValidator(_no_nul)] | None = None
+    retryable: bool | None = None
+
+
+class ResultBody(Body):
+    """How a run ended: well unless its exit code or an error says something else."""
+
+    run_id: ShortText | None = None
+    """Needed with a boot token."""
+    exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
+    error: ErrorBody | None = None
+    result: Json = None
+    """At most 64 KB."""
+
+
 class _Payload(msgspec.Struct, frozen=True):
     payload: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class _Result(msgspec.Struct, frozen=True):
+    result: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -247,6 +286,18 @@ def _need_json(request: Request) -> None:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, "json_needed", "the body must be JSON", "send it with Content-Type: application/json")
+
+
+def result_text(raw: bytes) -> str | None:
+    """The result exactly as it was sent, null for none; 413 when it is too large to be kept."""
+    try:
+        text = bytes(msgspec.json.decode(raw, type=_Result).result).decode()
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", "result") from None
+    if len(text) > RESULT_MAX:
+        text = f"the result is larger than {RESULT_MAX >> 10} KB"
+        raise Problem(413, "result_too_large", text, "keep it elsewhere and say where")
+    return None if text == "null" else text
 
 
 def payload_text(raw: bytes) -> str:

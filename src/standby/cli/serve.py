@@ -7,7 +7,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -18,12 +19,13 @@ from cyclopts import Parameter
 from fastapi import FastAPI
 
 from standby import log as logs
-from standby.api.app import create_app
+from standby.api.app import WorkersOnly, create_app
 from standby.api.auth import KEY_FILE, ensure_first_key
 from standby.api.front import FrontDoor
 from standby.cli.talk import OK, private_files, say
 from standby.config import Config, load_config
 from standby.control.controller import Controller
+from standby.core import work
 from standby.core.errors import StandbyError
 from standby.drivers.contract import Driver
 from standby.drivers.process import ProcessDriver
@@ -35,6 +37,13 @@ from standby.world import Ids, StoreClock, World, settle_memory
 SERVER_FILE: Final = "server.json"
 CONNECTIONS_GRACE_S: Final = 5
 BACKLOG: Final = 2_048
+UVICORN: Final[Mapping[str, Any]] = {
+    "log_config": None,
+    "http": FrontDoor,
+    "access_log": False,
+    "server_header": False,
+    "timeout_graceful_shutdown": CONNECTIONS_GRACE_S,
+}
 
 log = structlog.get_logger()
 
@@ -115,23 +124,19 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
 
 async def _run(world: World, instance: str) -> None:
     """API and controller side by side until a signal, or until one of them fails."""
-    app, stop = create_app(world), asyncio.Event()
-    config = world.config
-    with _listening(config) as listener:
-        server = _Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                http=FrontDoor,
-                access_log=False,
-                server_header=False,
-                lifespan="on",
-                timeout_graceful_shutdown=CONNECTIONS_GRACE_S,
-            )
-        )
-        _on_signals(lambda: _stop(app, server, stop))
+    config, stop = world.config, asyncio.Event()
+    with _listening(config) as listener, _beside(config.worker_socket_path) as beside:
+        url = _url(config.bind, listener.getsockname()[1])
+        socket_env = {} if beside is None else {work.SOCKET: str(beside)}
+        world = replace(world, reach={work.URL: config.worker_url or url, **socket_env})
+        app = create_app(world)
+        server = _Server(uvicorn.Config(app, lifespan="on", **UVICORN))
+        servers = [server]
+        if beside is not None:
+            servers.append(_Server(uvicorn.Config(WorkersOnly(app), uds=str(beside), lifespan="off", **UVICORN)))
+        _on_signals(lambda: _stop(app, servers, stop))
         settle_memory()
-        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        serving = asyncio.create_task(_serve(servers, listener))
         controlling = asyncio.create_task(Controller(world, instance).run(stop))
         try:
             await asyncio.wait(
@@ -139,10 +144,10 @@ async def _run(world: World, instance: str) -> None:
                 return_when=asyncio.FIRST_COMPLETED,
             )
             if server.ready.is_set():
-                _announce(config, _url(config.bind, listener.getsockname()[1]))
+                _announce(config, url)
             await asyncio.wait([serving, controlling], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            _stop(app, server, stop)
+            _stop(app, servers, stop)
             ends = await asyncio.gather(serving, controlling, return_exceptions=True)
             _forget_server(config.state_dir)
     for end in ends:
@@ -167,9 +172,16 @@ class _Server(uvicorn.Server):
             self.ready.set()
 
 
-def _stop(app: FastAPI, server: uvicorn.Server, stop: asyncio.Event) -> None:
+async def _serve(servers: Sequence[_Server], listener: socket.socket) -> None:
+    """Serve on the listener, and beside it for workers."""
+    main, *beside = servers
+    await asyncio.gather(main.serve(sockets=[listener]), *(each.serve() for each in beside))
+
+
+def _stop(app: FastAPI, servers: Sequence[uvicorn.Server], stop: asyncio.Event) -> None:
     app.state.stopping.set()
-    server.should_exit = True
+    for server in servers:
+        server.should_exit = True
     stop.set()
 
 
@@ -203,6 +215,26 @@ def _listening(config: Config) -> Iterator[socket.socket]:
         listener.listen(BACKLOG)
         listener.setblocking(False)
         yield listener
+
+
+@contextlib.contextmanager
+def _beside(path: Path | None) -> Iterator[Path | None]:
+    """A place for the workers' socket that others than this user may open: what is mounted is its directory."""
+    if path is None:
+        log.warning("no socket for workers: its path would be too long; set worker_socket")
+        yield None
+        return
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.chmod(0o755)
+    except OSError as error:
+        raise StandbyError(
+            f"no directory for the workers' socket {path}: {error.strerror}; set worker_socket"
+        ) from None
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def _url(bind: str, port: int) -> str:

@@ -27,6 +27,7 @@ from standby.config.values import (
     _warmth,
     did_you_mean,
     is_loopback,
+    machine_memory_mb,
     names_database,
     shown_url,
 )
@@ -38,6 +39,7 @@ LOCAL: Final = ("process", "scripted")
 """Drivers that make no containers."""
 CONTAINER_MEMORY_MB: Final = 4_096
 STARTS_MAX: Final = 4
+SOCKET_PATH_MAX: Final = 107
 
 
 class Source(Struct, frozen=True):
@@ -222,6 +224,11 @@ class Config(_Section):
     seal_key: SecretStr | None = None
     """64 hexadecimal digits that env values are sealed with. Without it, the file `seal.key` in `state_dir`, made at
     the first start."""
+    worker_url: Annotated[str | None, Field(min_length=1, max_length=2_048), BeforeValidator(_or_none)] = None
+    """Where workers reach this server, when that is not the address it listens on: `"http://10.0.0.5:8377"`."""
+    worker_socket: Directory | None = None
+    """A Unix socket that serves the worker routes only, for places without a network; its directory is what is mounted.
+    Not set: `<state_dir>/worker/api.sock`."""
     disk_reserve_mb: Megabytes = 1_024
     """Process hosts start nothing while less disk is free."""
     env_allow: list[str] = list(ENV_ALLOW)
@@ -287,6 +294,12 @@ class Config(_Section):
         """Whether the pool's slots are containers."""
         host = self.hosts.get(self.pool_host(pool))
         return host is not None and host.driver not in LOCAL
+
+    @property
+    def worker_socket_path(self) -> Path | None:
+        """Where workers reach this server without a network; null where no socket can be: its path is too long."""
+        path = (self.worker_socket or self.state_dir / "worker" / "api.sock").absolute()
+        return path if len(os.fsencode(path)) <= SOCKET_PATH_MAX else None
 
     def host_memory_mb(self, name: str) -> int | None:
         """The host's budget: its own, or for processes 80 % of this machine's memory; null is no limit."""
@@ -385,13 +398,3 @@ def _slot_contradictions(settings: PoolSettings, *, containers: bool) -> Iterato
         yield "image", "a pool of containers needs one"
     if template.ready == "heartbeat" and not template.worker:
         yield "ready", '"heartbeat" needs worker = true'
-
-
-def machine_memory_mb() -> int:
-    """Memory of this machine, or of the container we are in when that is less."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    return min(total, int(limit) if limit.isdigit() else total) // 2**20

@@ -6,6 +6,7 @@ In the file a length of time is a number of seconds or a text like "5m" or "250m
 
 import difflib
 import ipaddress
+import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
@@ -140,3 +141,13 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     user = f"{parts.username}@" if parts.username else ""
     return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def machine_memory_mb() -> int:
+    """Memory of this machine, or of the container we are in when that is less."""
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+    except OSError:
+        limit = "max"
+    return min(total, int(limit) if limit.isdigit() else total) // 2**20

@@ -61,12 +61,15 @@ class Hands:
         )
         self._wake()
 
-    def stop(self, order: Order, slot: Slot, *, force: bool) -> None:
-        """Ask or force, again only after a while."""
+    def stop(self, order: Order, slot: Slot, *, force: bool, resident: bool = False) -> None:
+        """Ask or force, again only after a while. A resident worker is asked by the answer to its heartbeat, and forced
+        by taking its place away."""
+        if resident and not force:
+            return
         key = (run_id(order), force)
         if self._stops_sent.get(key, float("-inf")) + ASK_AGAIN_S > self._clock.monotonic():
             return
-        if self._launch(slot.name, self._stop(order, slot, force)):
+        if self._launch(slot.name, self._take_away(slot) if resident else self._stop(order, slot, force)):
             self._stops_sent[key] = self._clock.monotonic()
 
     def make(self, slot: Slot, making: Making, *, clean: bool) -> None:
@@ -141,6 +144,10 @@ class Hands:
         assert order.incarnation is not None
         if self._hold.outlives(0):
             await self._driver.stop(slot, run_id(order), order.incarnation, force=force, epoch=self._hold.epoch)
+
+    async def _take_away(self, slot: Slot) -> None:
+        if self._hold.outlives(0):
+            await self._driver.remove(slot)
 
     async def _make(self, slot: Slot, making: Making, clean: bool) -> None:
         if not self._hold.outlives(0):

@@ -9,7 +9,7 @@ the platform.
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
 from standby.control.ahead import Ahead
 from standby.control.lease import Deposed, Hold
@@ -50,6 +50,11 @@ class Book:
         """The rows as last read, with everything that was written since."""
         assert self._mirror is not None
         return self._mirror
+
+    @property
+    def opened(self) -> Container[str]:
+        """Orders with an open run, as far as is known."""
+        return () if self._mirror is None else self._mirror.opened
 
     def hint(self, heard: Heard) -> bool:
         """Something was asked of some pools, orders were taken in. Returns whether that matters here."""

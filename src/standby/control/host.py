@@ -1,22 +1,23 @@
 """One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
-from msgspec.structs import replace
 
 from standby.control.act import Hands, Made
 from standby.control.ahead import PAGE
 from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.lease import Deposed, Hold
+from standby.control.looks import NUL, best
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lifecycle, places, size, slots
+from standby.control.workers import Workers
+from standby.core import admit, judge, lifecycle, places, size, slots, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
+from standby.core.model import Change, EventKind, Host, OrderState, SlotState, Spec, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
-from standby.drivers.contract import Driver, Making, OpenRun, Watch
+from standby.drivers.contract import Driver, OpenRun, Watch
 from standby.seal import SealBroken
 from standby.store.contract import Heard, Work
 from standby.world import World
@@ -31,7 +32,6 @@ LOOK_GAP_S = 0.02
 WAVE = 50
 """So many ends (or a quarter of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
-NUL: Final = "\0"
 _NEWS: Final = (Seen.READY, Seen.STOPPED)
 """What says something about a run whenever it is heard."""
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
@@ -45,6 +45,7 @@ class HostStep:
         self._world, self._driver, self._hold, self._actor = world, driver, hold, actor
         self._hands = Hands(driver, hold, world.clock, wake)
         self._book = Book(world, hold, wake)
+        self._workers = Workers(world)
         self._watches = isinstance(driver, Watch)  # asked once: such a question is slow
         self._wake = wake
         self._sightings: list[Sighting] = []
@@ -54,7 +55,8 @@ class HostStep:
 
     def hint(self, heard: Heard) -> None:
         """Something was committed by somebody."""
-        if self._book.hint(heard):
+        said = bool(heard.reported) and self._workers.hint(heard, self._book.opened)
+        if self._book.hint(heard) or said:
             self._wake()
 
     def stirred(self) -> None:
@@ -87,7 +89,8 @@ class HostStep:
         return [
             slots.remove(self._cause(Trigger.LEASE), slot)
             for slot in idle
-            if await self._driver.create(slot, self._making(mirror, slot)) != slot.incarnation
+            if await self._driver.create(slot, self._workers.making(slot, mirror.pools[slot.pool].settings))
+            != slot.incarnation
         ]
 
     async def step(self) -> float:
@@ -124,11 +127,11 @@ class HostStep:
     async def _decide(self, mirror: Mirror, looked: Sequence[Sighting] | None, *, poll: bool) -> tuple[bool, bool]:
         """Judge, admit and size. Returns whether there is more to judge, and whether there are more deadlines."""
         sightings, made = self._hands.reports()
-        seen = _best([*self._sightings, *sightings, *(looked or ())])
+        seen = await self._workers.weigh(mirror, best([*self._sightings, *sightings, *(looked or ())]), poll=poll)
         more = await self._judge(mirror, seen, looked=looked is not None)
         unsaved = self._book.unsaved
         self._sightings = [each for each in seen.values() if more or each.run_id.rpartition("-")[0] in unsaved]
-        await self._settle_slots(mirror, made)
+        await self._settle_slots(mirror, self._workers.settled(mirror, made))
         if mirror.host.unreachable_since is not None:
             return more, False
         await self._open_gates(mirror)
@@ -206,7 +209,8 @@ class HostStep:
             seats=self._driver.seats,
             chance=self._world.chance(),
         )
-        timely = looked and self._may_judge_by_age()
+        by_age = self._may_judge_by_age()
+        timely = looked and by_age
         most = max(WAVE, len(mirror.opened) // 4)
         found: list[Change] = []
         for run in mirror.open_runs():
@@ -222,6 +226,9 @@ class HostStep:
                 change = judge.judge(self._cause(Trigger.LOOK), run, sighting, rules)
             if change is None and mirror.host.dead_at is not None:
                 change = judge.declared_dead(self._cause(Trigger.REQUEST), run, sighting, mirror.host, rules)
+            heard_at = self._workers.silent_since(mirror, run) if change is None and by_age else None
+            if heard_at is not None:
+                change = judge.unheard(self._cause(Trigger.DEADLINE), run, sighting, heard_at, rules)
             if change is None and timely and run.order.deadline is not None:
                 change = judge.overdue(self._cause(Trigger.DEADLINE), run)
             if change is not None:
@@ -327,26 +334,28 @@ class HostStep:
 
     async def _start(self, works: Sequence[Work], mirror: Mirror) -> None:
         """Send the starts that were just saved."""
-        secret = [work.order.id for work in works if work.spec.env_names]
+        secret = [each.order.id for each in works if each.spec.env_names]
         sealed = await self._world.store.sealed_env(secret) if secret else {}
-        for work in works:
-            slot = mirror.slots.get(work.order.slot or "")
-            if slot is None:
-                continue
+        for each in works:
+            slot, settings = mirror.slots.get(each.order.slot or ""), mirror.pools[each.order.pool].settings
+            if slot is None or work.handed_over(settings.template):
+                continue  # nothing is sent: its worker fetches it
             try:
-                env = self._world.seal.open(work.order.id, sealed.get(work.order.id))
+                env = self._world.seal.open(each.order.id, sealed.get(each.order.id))
             except SealBroken as error:
-                self._hands.cannot_start(work.order, str(error))
+                self._hands.cannot_start(each.order, str(error))
             else:
-                self._hands.start(work, slot, env, self._making(mirror, slot))
+                env = {**env, **self._workers.run_env(run_id(each.order))}
+                self._hands.start(each, slot, env, self._workers.making(slot, settings))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
-        for work in mirror.opened.values():
-            order = work.order
+        for each in mirror.opened.values():
+            order = each.order
             if order.state is OrderState.STOPPING and order.slot in mirror.slots:
                 forced = order.deadline is not None and now >= order.deadline
-                self._hands.stop(order, mirror.slots[order.slot], force=forced)
+                resident = work.handed_over(mirror.pools[order.pool].settings.template)
+                self._hands.stop(order, mirror.slots[order.slot], force=forced, resident=resident)
         # what runs in a place is its only witness until its end is saved
         unsaved = {order.slot for order in mirror.ending.values()}
         for slot in mirror.slots.values():
@@ -355,18 +364,13 @@ class HostStep:
                     pass
                 case _ if slot.name in unsaved:
                     self._book.awaited = True
-                case SlotState.CREATING:
-                    self._hands.make(slot, self._making(mirror, slot), clean=False)
-                case SlotState.CLEANING:
-                    self._hands.make(slot, self._making(mirror, slot), clean=True)
+                case SlotState.CREATING | SlotState.CLEANING:
+                    making = self._workers.making(slot, mirror.pools[slot.pool].settings)
+                    if not self._workers.waits(slot):
+                        self._hands.make(slot, making, clean=slot.state is SlotState.CLEANING)
                 case SlotState.REMOVING:
                     self._hands.remove(slot)
         self._hands.tidy(mirror.opened)
-
-    def _making(self, mirror: Mirror, slot: Slot) -> Making:
-        """What the slot's place is made from."""
-        settings = mirror.pools[slot.pool].settings
-        return Making(template=settings.template, memory_mb=settings.memory_mb)
 
     def _cause(self, trigger: Trigger) -> Cause:
         return self._world.cause(trigger, self._actor, self._hold.key)
@@ -378,23 +382,3 @@ def another_platform(host: Host, identity: str) -> str:
         f"host {host.name} is known as {host.identity}, but {identity} answers: give this machine's host a name of its "
         f"own, or say `standby hosts declare-dead {host.name}` if nothing of the other one can be alive"
     )
-
-
-def _best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
-    """One sighting for each run: an end says more than being ready, which says more than anything else."""
-    weight = {Seen.STOPPED: 2, Seen.READY: 1}
-    best: dict[str, Sighting] = {}
-    for sighting in map(_plain, sightings):
-        known = best.get(sighting.run_id)
-        if known is None or weight.get(sighting.seen, 0) >= weight.get(known.seen, 0):
-            best[sighting.run_id] = sighting
-    return best
-
-
-def _plain(sighting: Sighting) -> Sighting:
-    """Without the one character that no database of ours can hold in a text."""
-    error = None if sighting.exit is None else sighting.exit.start_error
-    if NUL not in (sighting.handle or "") and NUL not in (error or ""):
-        return sighting
-    ending = sighting.exit and replace(sighting.exit, start_error=error and error.replace(NUL, ""))
-    return replace(sighting, handle=sighting.handle and sighting.handle.replace(NUL, ""), exit=ending)

@@ -1,0 +1,30 @@
+"""Sightings as they come, from looks and from answers: one for each run, in texts that a database can hold."""
+
+from collections.abc import Iterable
+from typing import Final
+
+from msgspec.structs import replace
+
+from standby.core.sighting import Seen, Sighting
+
+NUL: Final = "\0"
+
+
+def best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
+    """One sighting for each run: an end says more than being ready, which says more than anything else."""
+    weight = {Seen.STOPPED: 2, Seen.READY: 1}
+    best: dict[str, Sighting] = {}
+    for sighting in map(_plain, sightings):
+        known = best.get(sighting.run_id)
+        if known is None or weight.get(sighting.seen, 0) >= weight.get(known.seen, 0):
+            best[sighting.run_id] = sighting
+    return best
+
+
+def _plain(sighting: Sighting) -> Sighting:
+    """Without the one character that no database of ours can hold in a text."""
+    error = None if sighting.exit is None else sighting.exit.start_error
+    if NUL not in (sighting.handle or "") and NUL not in (error or ""):
+        return sighting
+    ending = sighting.exit and replace(sighting.exit, start_error=error and error.replace(NUL, ""))
+    return replace(sighting, handle=sighting.handle and sighting.handle.replace(NUL, ""), exit=ending)

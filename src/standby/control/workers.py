@@ -1,0 +1,128 @@
+"""The leader's side of the worker protocol: what workers are given, and what their reports add to a look."""
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Final
+
+from standby.control.act import Made
+from standby.control.mirror import Mirror
+from standby.core import work
+from standby.core.judge import Open
+from standby.core.model import PoolSettings, Slot, Template, run_id
+from standby.core.sighting import Seen, Sighting
+from standby.core.work import Report
+from standby.drivers.contract import Making
+from standby.store.contract import Heard
+from standby.world import World
+
+BOOT_POLL_S: Final = 1.0
+"""How often a place whose worker has not reported yet is asked whether it is still there."""
+
+
+class Workers:
+    """What one leader knows of the workers of its host; all of it can be read again."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._told: set[str] = set()
+        """Runs of which a worker said something new."""
+        self._reports: dict[str, Report] = {}
+        """What was said last of open runs, where silence counts; only in a step that has asked for all of them."""
+        self._made: dict[str, tuple[Made, float]] = {}
+        """Places that are there and wait for their worker, and since when."""
+
+    # what they are given
+
+    def making(self, slot: Slot, settings: PoolSettings) -> Making:
+        """What a slot's place is made from."""
+        template = settings.template
+        env = self._env(slot, settings) if template.worker else {}
+        return Making(template=template, memory_mb=settings.memory_mb, env=env)
+
+    def _env(self, slot: Slot, settings: PoolSettings) -> Mapping[str, str]:
+        silence = {} if settings.silence_ms is None else {work.SILENCE_S: f"{settings.silence_ms / 1000:g}"}
+        token = self._world.seal.slot_token(slot.name, slot.generation)
+        return {**self._world.reach, work.SLOT: slot.name, work.SLOT_TOKEN: token, **silence}
+
+    def run_env(self, run: str) -> Mapping[str, str]:
+        """What a run is given to speak for itself."""
+        return {**self._world.reach, work.RUN_ID: run, work.RUN_TOKEN: self._world.seal.run_token(run)}
+
+    # what they say
+
+    def hint(self, heard: Heard, opened: Container[str]) -> bool:
+        """Some workers said something new. Returns whether that matters here."""
+        mine = {run for run in heard.reported if run.rpartition("-")[0] in opened}
+        self._told |= mine
+        return bool(mine)
+
+    async def weigh(self, mirror: Mirror, seen: dict[str, Sighting], *, poll: bool) -> dict[str, Sighting]:
+        """The sightings with what workers said of their runs; only reports that can matter are read."""
+        ended = [run for run, sighting in seen.items() if sighting.seen is Seen.STOPPED]
+        told, self._told = self._told, set()
+        residents = [run for run in mirror.open_runs() if self._template(mirror, run).worker] if _any(mirror) else []
+        asked = {*ended, *told, *(run_id(run.order) for run in residents if poll)}
+        self._reports = {}
+        if not asked and not residents:
+            return seen
+        try:
+            reports = await self._world.store.reports(sorted(asked)) if asked else {}
+        except BaseException:
+            self._told |= told
+            raise
+        self._reports = _counting(mirror, residents, reports) if poll else {}
+        runs = residents if not reports else mirror.open_runs()
+        for run in runs:
+            key = run_id(run.order)
+            template = self._template(mirror, run)
+            found = work.sighting(run.order, template, seen.get(key), reports.get(key), mirror.host.dead_at)
+            if found is not None:
+                seen[key] = found
+        return seen
+
+    def silent_since(self, mirror: Mirror, run: Open) -> int | None:
+        """When a worker that fences itself was heard last, if that is so long ago that it certainly has ended."""
+        report = self._reports.get(run_id(run.order))
+        silence_ms = mirror.pools[run.order.pool].settings.silence_ms
+        silent = work.silent(run, report, silence_ms, self._world.clock.now())
+        return report.heartbeat_at if silent and report is not None else None
+
+    # slots that wait for their worker
+
+    def settled(self, mirror: Mirror, made: Sequence[Made]) -> list[Made]:
+        """What became of slots; a place that waits for its worker is held back until that has reported."""
+        done: list[Made] = []
+        now = self._world.clock.monotonic()
+        waiting, self._made = {**self._made, **{each.slot.name: (each, now) for each in made}}, {}
+        for name, (each, since) in waiting.items():
+            slot = mirror.slots.get(name)
+            if slot is None or each.incarnation is None or not _same(slot, each.slot):
+                done.append(each)
+            elif work.awaits_boot(mirror.pools[slot.pool], slot):
+                self._made[name] = (each, since)
+            else:
+                done.append(Made(slot, each.incarnation, None))
+        return done
+
+    def waits(self, slot: Slot) -> bool:
+        """Whether there is nothing to be done about a place but to wait for its worker."""
+        made = self._made.get(slot.name)
+        return made is not None and self._world.clock.monotonic() - made[1] < BOOT_POLL_S
+
+    def _template(self, mirror: Mirror, run: Open) -> Template:
+        return mirror.pools[run.order.pool].settings.template
+
+
+def _counting(mirror: Mirror, residents: Sequence[Open], reports: Mapping[str, Report]) -> dict[str, Report]:
+    """The reports of runs whose worker's silence counts."""
+    counting = [run for run in residents if mirror.pools[run.order.pool].settings.silence_ms is not None]
+    return {key: reports[key] for run in counting if (key := run_id(run.order)) in reports}
+
+
+def _any(mirror: Mirror) -> bool:
+    """Whether any pool here has workers."""
+    return any(pool.settings.template.worker for pool in mirror.pools.values())
+
+
+def _same(slot: Slot, made: Slot) -> bool:
+    """Whether the slot is still as it was when its place was made, but for a worker that reported."""
+    return slot.generation == made.generation and slot.state is made.state and slot.state_since == made.state_since
