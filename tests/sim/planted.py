@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from standby.control import host as host_module
+from standby.control import looks
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
@@ -63,7 +64,7 @@ class _ByOrder(dict[str, Sighting]):
 
 
 def run_ids_ignored_in_sightings(patch: pytest.MonkeyPatch) -> None:
-    real_best, real_judge = host_module._best, judge.judge
+    real_best, real_judge = looks.best, judge.judge
 
     def best(sightings: Sequence[Sighting]) -> _ByOrder:
         return _ByOrder(real_best([replace(one, run_id=one.run_id.rpartition("-")[0]) for one in sightings]))
@@ -71,7 +72,7 @@ def run_ids_ignored_in_sightings(patch: pytest.MonkeyPatch) -> None:
     def believe(cause: Cause, run: judge.Open, look: Sighting, rules: judge.Rules) -> Change | None:
         return real_judge(cause, run, replace(look, run_id=run_id(run.order)), rules)
 
-    patch.setattr(host_module, "_best", best)
+    patch.setattr(host_module, "best", best)
     patch.setattr(judge, "judge", believe)
 
 

@@ -15,9 +15,9 @@ from standby.control.workers import Workers
 from standby.core import admit, judge, lifecycle, places, size, slots, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, OrderState, SlotState, Spec, Trigger, run_id
+from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
 from standby.core.sighting import Seen, Sighting
-from standby.drivers.contract import Driver, OpenRun, Watch
+from standby.drivers.contract import Driver, Making, OpenRun, Watch
 from standby.seal import SealBroken
 from standby.store.contract import Heard, Work
 from standby.world import World
@@ -89,8 +89,7 @@ class HostStep:
         return [
             slots.remove(self._cause(Trigger.LEASE), slot)
             for slot in idle
-            if await self._driver.create(slot, self._workers.making(slot, mirror.pools[slot.pool].settings))
-            != slot.incarnation
+            if await self._driver.create(slot, self._making(mirror, slot)) != slot.incarnation
         ]
 
     async def step(self) -> float:
@@ -346,7 +345,7 @@ class HostStep:
                 self._hands.cannot_start(each.order, str(error))
             else:
                 env = {**env, **self._workers.run_env(run_id(each.order))}
-                self._hands.start(each, slot, env, self._workers.making(slot, settings))
+                self._hands.start(each, slot, env, self._making(mirror, slot))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
@@ -365,12 +364,15 @@ class HostStep:
                 case _ if slot.name in unsaved:
                     self._book.awaited = True
                 case SlotState.CREATING | SlotState.CLEANING:
-                    making = self._workers.making(slot, mirror.pools[slot.pool].settings)
                     if not self._workers.waits(slot):
-                        self._hands.make(slot, making, clean=slot.state is SlotState.CLEANING)
+                        self._hands.make(slot, self._making(mirror, slot), clean=slot.state is SlotState.CLEANING)
                 case SlotState.REMOVING:
                     self._hands.remove(slot)
         self._hands.tidy(mirror.opened)
+
+    def _making(self, mirror: Mirror, slot: Slot) -> Making:
+        """What the slot's place is made from."""
+        return self._workers.making(slot, mirror.pools[slot.pool].settings)
 
     def _cause(self, trigger: Trigger) -> Cause:
         return self._world.cause(trigger, self._actor, self._hold.key)
