@@ -112,6 +112,8 @@ class FakeCoolify:
         self.most_live = 0
         # lies and faults
         self.api_on = True
+        self.project = PROJECT
+        """The one that the token's team can see."""
         self.outage: Response | None = None
         self.list_lies: str | int | None = None
         """`empty`, `half`, or a status."""
@@ -258,7 +260,7 @@ class FakeCoolify:
                 rows = [self._record(each) for each in self.deployments if each.status in LIVE]
                 return 200, ({str(at): row for at, row in enumerate(rows)} if self.numbered and rows else rows)
             case "GET", ["projects", uuid]:
-                return (200, {"uuid": uuid}) if uuid == PROJECT else (404, {"message": "Project not found."})
+                return (200, {"uuid": uuid}) if uuid == self.project else (404, {"message": "Project not found."})
             case "GET", ["deployments", "applications", uuid]:
                 return self._records(uuid, int(query.get("take", 10)))
             case _, ["deployments", uuid, *_]:
@@ -303,7 +305,7 @@ class FakeCoolify:
         return 200, rows
 
     def _create(self, body: dict[str, Any]) -> Answer:
-        if body["project_uuid"] != PROJECT or body["server_uuid"] != SERVER:
+        if body["project_uuid"] != self.project or body["server_uuid"] != SERVER:
             return 404, {"message": "Project not found."}
         app = App(f"app{next(self._uuids)}", {"git_commit_sha": "HEAD", **body}, self.now())
         self.apps[app.uuid] = app

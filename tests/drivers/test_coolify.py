@@ -179,7 +179,7 @@ def life(status: str | None, *, finished: bool = True, ended_ago: int | None = N
     if status is not None:
         made.deployment = Deployment(id=1, deployment_uuid="d", status=status, finished_at="then" if finished else None)
     made.ended_at = None if ended_ago is None else 1_000_000 - ended_ago
-    made.alive_at = 1 if began else None
+    made.ran = began
     return made
 
 

@@ -54,6 +54,12 @@ class Deployment(Struct, frozen=True, kw_only=True):
         return self.status == "failed" and self.finished_at is not None
 
 
+class Project(Struct, frozen=True):
+    """What applications belong to."""
+
+    uuid: str
+
+
 def applications(answer: Any) -> list[Application]:
     """The rows of a list."""
     return _rows(answer, Application)

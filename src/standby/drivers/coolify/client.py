@@ -8,7 +8,7 @@ import httpx2
 
 from standby.core.errors import Unreachable
 from standby.drivers.contract import CommandRefused
-from standby.drivers.coolify.answers import Application, Deployment, applications, deployments, one
+from standby.drivers.coolify.answers import Application, Deployment, Project, applications, deployments, one
 
 TIMEOUT_S: Final = 10.0
 BURST: Final = 40
@@ -103,7 +103,7 @@ class Client:
 
     async def project(self, uuid: str) -> None:
         """Raises Missing unless this token can see the project."""
-        await self._send("GET", f"/projects/{uuid}", reserved=0)
+        one(await self._send("GET", f"/projects/{uuid}", reserved=0), Project)
 
     # doing
 

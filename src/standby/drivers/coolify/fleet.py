@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from standby.core.errors import Unreachable
 from standby.drivers.contract import Exit, Seen
-from standby.drivers.coolify.answers import DEGRADED, EXITED, Application, Deployment
+from standby.drivers.coolify.answers import DEGRADED, EXITED, RUNNING, Application, Deployment
 from standby.drivers.coolify.client import Client, Missing
 from standby.drivers.coolify.marks import Mark
 
@@ -38,6 +38,8 @@ class Life(Struct, kw_only=True):
     """When its deployment was first seen to have ended."""
     alive_at: int | None = None
     """When it was last seen to have a container. Before its mark was written it had none, so this is its own."""
+    ran: bool = False
+    """Its container was seen at work, not only beginning again and again."""
 
 
 class Fleet:
@@ -95,6 +97,8 @@ class Fleet:
         try:
             await self._ask(at)
             self._failure = None
+        except Missing as error:
+            self._failure = Unreachable(f"Coolify has no such list: {error}")
         except Unreachable as error:
             self._failure = error
 
@@ -112,7 +116,7 @@ class Fleet:
         for life in sorted(lives.values(), key=lambda each: each.asked_at or 0):
             row = rows.get(life.mark.app)
             if row is not None and row.alive and Mark.of(row) == life.mark:
-                life.alive_at = at
+                life.alive_at, life.ran = at, life.ran or row.word == RUNNING
             asks += await self._follow(life, live, at, ask=asks < FOLLOWED_MAX)
 
     async def _complete(self, rows: dict[str, Application]) -> None:
@@ -203,15 +207,14 @@ def verdict(life: Life, row: Application | None, lag_ms: int) -> tuple[Seen, Exi
     deployment, lost = life.deployment, Exit(lost=True)
     if deployment is None:
         return (Seen.ABSENT if life.mark.live else Seen.FRESH), None
-    never = life.alive_at is None
     if row.word == DEGRADED and deployment.status != "queued":
         looping = Exit(start_error="its container keeps ending (degraded)", place_failed=True)
-        return Seen.STOPPED, looping if never else lost
+        return Seen.STOPPED, lost if life.ran else looping
     if not deployment.ended or row.word != EXITED:
         return Seen.STARTING, None
     why = f"deployment {deployment.deployment_uuid} is {deployment.status}"
-    if deployment.failed and never:
+    if deployment.failed and not life.ran:
         return Seen.STOPPED, Exit(start_error=why, place_failed=True)
     if life.ended_at is None or life.asked_at - life.ended_at < lag_ms:
         return Seen.STARTING, None  # the status may be an old one
-    return Seen.STOPPED, Exit(start_error=why) if never and deployment.status != "finished" else lost
+    return Seen.STOPPED, lost if life.ran or deployment.status == "finished" else Exit(start_error=why)

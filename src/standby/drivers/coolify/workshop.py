@@ -54,7 +54,10 @@ class Workshop:
             return None
         row = self._find(slot)
         if row is None:
-            self._begun[slot.name] = slot.state_since, self._now()  # if the answer is lost, a look after this finds it
+            self._begun[slot.name] = (
+                slot.state_since,
+                self._now() + 1,
+            )  # if the answer is lost, a look after this finds it
             body = {**self._where(), **made_from(making), "name": slot.name, "tags": [self._tag]}
             uuid = await self._client.create({**body, "instant_deploy": False, "autogenerate_domain": False})
             row = Application(uuid=uuid, name=slot.name, status=EXITED)
