@@ -178,6 +178,12 @@ def test_the_first_heartbeat_says_that_the_work_is_at_work(template: Template) -
     assert seen(template, look(Seen.ABSENT), report()) == look(Seen.ABSENT)
 
 
+@pytest.mark.parametrize("word", [Seen.STARTING, Seen.ABSENT, Seen.UNKNOWN])
+def test_of_work_that_is_known_to_have_begun_a_look_says_more_than_an_old_heartbeat(word: Seen) -> None:
+    mine = order(S.RUNNING, boot="b-1")
+    assert work.sighting(mine, RESIDENT, look(word), report(), None) == look(word)
+
+
 def test_a_heartbeat_after_an_operators_word_says_that_it_lives_and_one_before_it_says_nothing() -> None:
     mine = order(S.RUNNING, boot="b-1")
     said = report(heartbeat_at=NOW)

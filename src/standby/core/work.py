@@ -132,9 +132,9 @@ def sighting(
         return replace(mine, seen=Seen.STOPPED, exit=_exit(report))
     if look is not None and stopped:
         return replace(look, exit=_told(look.exit or Exit(lost=True), report))
-    gone = look is not None and look.seen is Seen.ABSENT
     begun = template.worker and report.begun_at is not None and report.heartbeat_at > (dead_at or 0)
-    return mine if begun and not gone else look
+    news = order.state is OrderState.PREPARING and look is not None and look.seen is not Seen.ABSENT
+    return mine if begun and (look is None or news) else look
 
 
 def silent(run: Open, report: Report | None, silence_ms: int | None, now: int) -> bool:
