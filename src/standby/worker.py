@@ -87,7 +87,8 @@ class Worker:
         _end_others()  # nothing of it may be alive when it is told to be over
         over.set()
         job.news.set()
-        refusal = self._insist("POST", "result", {"run_id": job.run_id, **end}, over_is_fine=True).get("code")
+        said = {"run_id": job.run_id, **job.said}
+        refusal = self._insist("POST", "result", {**said, **end}, over_is_fine=True).get("code")
         if refusal not in (None, "run_over", "token_unknown"):
             end = {"error": {"name": "ResultRefused", "text": refusal}}
             self._insist("POST", "result", {"run_id": job.run_id, **end}, over_is_fine=True)

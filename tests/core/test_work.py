@@ -92,33 +92,41 @@ def test_where_each_run_starts_its_worker_a_boot_is_nothing_to_the_slot() -> Non
 def test_the_boot_that_has_the_run_gets_it_as_often_as_it_asks(state: OrderState) -> None:
     mine = order(state, boot="b-1")
     for template in (RESIDENT, AT_BOOT):
-        assert work.offer(slot(boot="b-1"), of(template), mine, "b-1", fenced=False) is Offer.TAKE
+        assert work.offer(slot(boot="b-1"), of(template), mine, "b-1", None, NOW) is Offer.TAKE
         # also when another one booted meanwhile
-        assert work.offer(slot(boot="b-2"), of(template), mine, "b-1", fenced=False) is Offer.TAKE
+        assert work.offer(slot(boot="b-2"), of(template), mine, "b-1", None, NOW) is Offer.TAKE
+
+
+@pytest.mark.parametrize("state", [S.PREPARING, S.RUNNING, S.STOPPING])
+def test_a_run_whose_result_was_told_is_not_handed_out_again(state: OrderState) -> None:
+    mine, said = order(state, boot="b-1"), report(ended_at=NOW, exit_code=0)
+    assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", said, NOW) is Offer.WAIT
 
 
 def test_another_boot_waits_until_no_run_is_open() -> None:
     theirs = order(S.RUNNING, boot="b-1")
-    assert work.offer(slot(boot="b-2"), of(RESIDENT), theirs, "b-2", fenced=False) is Offer.WAIT
-    assert work.offer(slot(), of(AT_BOOT), theirs, "b-2", fenced=False) is Offer.WAIT
-    assert work.offer(slot(), of(AT_BOOT), order(S.PREPARING), "b-0", fenced=False) is Offer.WAIT
-    assert work.offer(slot(boot="b-2"), of(RESIDENT), None, "b-2", fenced=False) is Offer.WAIT
+    assert work.offer(slot(boot="b-2"), of(RESIDENT), theirs, "b-2", None, NOW) is Offer.WAIT
+    assert work.offer(slot(), of(AT_BOOT), theirs, "b-2", None, NOW) is Offer.WAIT
+    assert work.offer(slot(), of(AT_BOOT), order(S.PREPARING), "b-0", None, NOW) is Offer.WAIT
+    assert work.offer(slot(boot="b-2"), of(RESIDENT), None, "b-2", None, NOW) is Offer.WAIT
 
 
 def test_a_resident_worker_whose_slot_is_anothers_leaves() -> None:
-    assert work.offer(slot(boot="b-2"), of(RESIDENT), None, "b-1", fenced=False) is Offer.LEAVE
+    assert work.offer(slot(boot="b-2"), of(RESIDENT), None, "b-1", None, NOW) is Offer.LEAVE
     theirs = order(S.RUNNING, boot="b-2")
-    assert work.offer(slot(boot="b-2"), of(RESIDENT), theirs, "b-1", fenced=False) is Offer.LEAVE
+    assert work.offer(slot(boot="b-2"), of(RESIDENT), theirs, "b-1", None, NOW) is Offer.LEAVE
 
 
 def test_a_run_that_is_being_stopped_is_not_begun() -> None:
     mine = order(S.STOPPING, boot="b-1")
-    assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", fenced=False) is Offer.GIVE_BACK
+    assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", None, NOW) is Offer.GIVE_BACK
 
 
 def test_a_worker_that_should_have_ended_gets_nothing() -> None:
     mine = order(S.RUNNING, boot="b-1")
-    assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", fenced=True) is Offer.LEAVE
+    late = report(heartbeat_at=NOW - 10_000)
+    assert work.offer(slot(boot="b-1"), of(RESIDENT, silence_ms=10_000), mine, "b-1", late, NOW) is Offer.LEAVE
+    assert work.offer(slot(boot="b-1"), of(RESIDENT, silence_ms=10_001), mine, "b-1", late, NOW) is Offer.TAKE
     assert work.word(mine, "order-1-1", "b-1", fenced=True) is Word.EXIT
 
 

@@ -1,6 +1,7 @@
 """Databases for real servers: what they are told to use."""
 
 import asyncio
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,3 +30,10 @@ def engine(request: pytest.FixtureRequest) -> str | None:
     """What `database` is set to: null is the embedded default."""
     url: str | None = None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     return url
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A directory whose name leaves room for a socket's."""
+    with tempfile.TemporaryDirectory(prefix="sb-") as directory:
+        yield Path(directory)

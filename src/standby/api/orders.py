@@ -28,7 +28,7 @@ from standby.api.waits import Waits, WaitsNeed
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
-from standby.core.model import Order, OrderState, Trigger
+from standby.core.model import Order, OrderState, Trigger, run_id
 from standby.store.contract import OrderFilter, Work
 from standby.world import World
 
@@ -160,6 +160,8 @@ async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
     order = work.order
     house = await _house(world, order)
     gate = None if house is None else explain.gate(order, house)
+    run = run_id(order)
+    reports = await world.store.reports([run]) if order.attempt else {}
     return order_view(
         order,
         work.spec,
@@ -167,6 +169,7 @@ async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
         gate=gate,
         wait_ms=await waits.estimate_ms(order, gate),
         gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
+        report=reports.get(run),
     )
 
 

@@ -29,6 +29,7 @@ from standby.core.model import (
     run_id,
 )
 from standby.core.retry import retries_left
+from standby.core.work import Report
 
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Seconds = float | int
@@ -52,6 +53,27 @@ class GateView(Struct, frozen=True):
     name: GateName
     text: str
     opens_at: Time | None
+
+
+class ErrorView(Struct, frozen=True):
+    """Why a run failed, by its worker's word."""
+
+    name: str
+    text: str | None
+    retryable: bool | None
+
+
+class WorkerView(Struct, frozen=True):
+    """What the worker of the last run said of it."""
+
+    begun_at: Time | None
+    heartbeat_at: Time
+    progress: float | None
+    """From 0 to 1."""
+    text: str | None
+    error: ErrorView | None
+    result: Raw | None
+    """Any JSON."""
 
 
 class OrderView(Struct, frozen=True):
@@ -97,6 +119,8 @@ class OrderView(Struct, frozen=True):
     dedupe_key: str | None
     rerun_of: str | None
     submitted_by: str
+    worker: WorkerView | None
+    """Null when its run says nothing of itself, and in listings."""
     deduplicated: bool | UnsetType = UNSET
     """True when this order was there first and has the dedupe key that was asked for."""
 
@@ -137,6 +161,8 @@ class RunView(Struct, frozen=True):
     reason: Reason | None
     exit_code: int | None
     signal: int | None
+    error_name: str | None
+    """What its worker called the error."""
     error: str | None
     peak_memory_kb: int | None
     cpu_ms: int | None
@@ -234,6 +260,7 @@ def order_view(
     gate: Gate | None = None,
     wait_ms: int | None = None,
     gives_up_in_ms: int | None = None,
+    report: Report | None = None,
 ) -> OrderView:
     """One order as people see it."""
     return OrderView(
@@ -273,6 +300,20 @@ def order_view(
         dedupe_key=spec.dedupe_key,
         rerun_of=spec.rerun_of,
         submitted_by=spec.submitted_by,
+        worker=None if report is None else worker_view(report),
+    )
+
+
+def worker_view(report: Report) -> WorkerView:
+    """What a worker said of its run."""
+    named = report.error_name is not None
+    return WorkerView(
+        begun_at=shown_time(report.begun_at),
+        heartbeat_at=time(report.heartbeat_at),
+        progress=report.progress,
+        text=report.text,
+        error=ErrorView(report.error_name or "", report.error, report.retryable) if named else None,
+        result=None if report.result is None else Raw(report.result.encode()),
     )
 
 
@@ -310,6 +351,7 @@ def run_view(run: Run) -> RunView:
         reason=run.reason,
         exit_code=run.exit_code,
         signal=run.signal,
+        error_name=run.error_name,
         error=run.error,
         peak_memory_kb=run.peak_memory_kb,
         cpu_ms=run.cpu_ms,
@@ -333,6 +375,7 @@ def open_run_view(order: Order) -> RunView | None:
         reason=order.stop_reason,
         exit_code=None,
         signal=None,
+        error_name=None,
         error=None,
         peak_memory_kb=None,
         cpu_ms=None,

@@ -220,6 +220,8 @@ class ResultBody(Body):
 
     run_id: ShortText | None = None
     """Needed with a boot token."""
+    progress: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    text: ReasonText | None = None
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     error: ErrorBody | None = None
     result: Json = None

@@ -217,6 +217,8 @@ async def tell_result(request: Request, world: WorldNeed, badge: BadgeNeed) -> R
         boot=badge.nonce or "",
         begun_at=now,
         heartbeat_at=now,
+        progress=body.progress,
+        text=body.text,
         ended_at=now,
         exit_code=body.exit_code if error is not None else body.exit_code or 0,
         error_name=None if error is None else error.name,
@@ -238,9 +240,10 @@ async def _assignment(world: World, badge: Badge) -> AssignmentView | None:
     """The run of this boot, if there is one; a worker that fences itself is noted before it gets it."""
     slot, held = await _slot(world, badge, "boot")
     pool, nonce, now = await _pool(world, slot.pool), badge.nonce or "", world.clock.now()
-    order = None if held is None else held.order
-    fenced = order is not None and order.boot == nonce and await _fenced(world, pool, run_id(order))
-    offered = work.offer(slot, pool, order, nonce, fenced=fenced)
+    order, report = None if held is None else held.order, None
+    if order is not None and order.boot == nonce:
+        report = (await world.store.reports([run_id(order)])).get(run_id(order))
+    offered = work.offer(slot, pool, order, nonce, report, now)
     if offered is Offer.LEAVE:
         raise Problem(409, "leave", "another worker lives in this slot, or this one was silent for too long", "exit")
     if held is None or offered is Offer.WAIT:

@@ -13,7 +13,7 @@ from standby.cli.submit import end_of
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import OK, OrderId, Server, ServerNeed, ago, cut, find, length, print_json, say, shown, what
 from standby.client import Client, ServerRefused
-from standby.client.answers import Event, Order, OrderPage, Run, Why
+from standby.client.answers import Event, Order, OrderPage, Run, Said, Why
 from standby.client.flows import PAGE
 from standby.client.plans import Which
 
@@ -121,7 +121,7 @@ def _limits(order: Order, usual: Mapping[str, Any]) -> dict[str, Any]:
 
 def _run_line(run: Run) -> str:
     code = None if run.exit_code is None else f"exit code {run.exit_code}"
-    parts = ", ".join(part for part in (run.reason, code) if part)
+    parts = ", ".join(part for part in (run.error_name or run.reason, code) if part)
     how = (f" ({parts})" if parts else "") + (f": {run.error}" if run.error else "")
     return f"run {run.number}: {run.state} in {run.slot}{how}"
 
@@ -155,12 +155,25 @@ def _facts(order: Order) -> dict[str, Any]:
         **{name: getattr(order, name) for name in names},
         "waits for": order.gate.text if order.gate else None,
         **_times(order),
+        **({} if order.worker is None else _said(order.worker)),
         "what": what(order, SHOWN_MOST),
         "payload": None if order.payload is None else cut(json.dumps(order.payload, ensure_ascii=False), SHOWN_MOST),
         "env": ", ".join(order.env_names) or None,
         "labels": ", ".join(f"{name}={value}" for name, value in order.labels.items()) or None,
         "rerun_of": order.rerun_of,
         **{name: shown(getattr(order, name)) for name in times},
+    }
+
+
+def _said(worker: Said) -> dict[str, str | None]:
+    """How far it is and how it ended, by its worker's word."""
+    share = None if worker.progress is None else f"{worker.progress:.0%}"
+    error = worker.error
+    return {
+        "progress": ": ".join(part for part in (share, worker.text) if part) or None,
+        "heard": f"{ago(worker.heartbeat_at)} ago",
+        "error": None if error is None else ": ".join(part for part in (error.name, error.text) if part),
+        "result": None if worker.result is None else cut(json.dumps(worker.result, ensure_ascii=False), SHOWN_MOST),
     }
 
 

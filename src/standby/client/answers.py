@@ -33,6 +33,25 @@ class Retry(Answer, frozen=True, kw_only=True):
     no_retry_on: tuple[str, ...] = ()
 
 
+class WorkerError(Answer, frozen=True, kw_only=True):
+    """Why a run failed, by its worker's word."""
+
+    name: str
+    text: str | None = None
+    retryable: bool | None = None
+
+
+class Said(Answer, frozen=True, kw_only=True):
+    """What the worker of an order's last run said of it."""
+
+    begun_at: datetime | None = None
+    heartbeat_at: datetime
+    progress: float | None = None
+    text: str | None = None
+    error: WorkerError | None = None
+    result: Any = None
+
+
 class Order(Answer, frozen=True, kw_only=True):
     """A work order: what was asked, and how far it is."""
 
@@ -72,6 +91,7 @@ class Order(Answer, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     rerun_of: str | None = None
     submitted_by: str
+    worker: Said | None = None
     deduplicated: bool = False
     """An unfinished order with the same dedupe key was there already: it is this one."""
     replayed: bool = False
@@ -118,6 +138,7 @@ class Run(Answer, frozen=True, kw_only=True):
     reason: str | None = None
     exit_code: int | None = None
     signal: int | None = None
+    error_name: str | None = None
     error: str | None = None
     peak_memory_kb: int | None = None
     cpu_ms: int | None = None

@@ -93,11 +93,13 @@ def boot(cause: Cause, slot: Slot, pool: Pool, order: Order | None, nonce: str) 
     return None
 
 
-def offer(slot: Slot, pool: Pool, order: Order | None, nonce: str, *, fenced: bool) -> Offer:
-    """What a boot gets that asks for work: its run, as often as it asks, and no other boot's."""
-    if fenced:
-        return Offer.LEAVE
+def offer(slot: Slot, pool: Pool, order: Order | None, nonce: str, report: Report | None, now: int) -> Offer:
+    """What a boot gets that asks for work: its run, as often as it asks until it told a result, and no other boot's."""
     if order is not None and order.boot == nonce:
+        if report is not None and report.ended_at is not None:
+            return Offer.WAIT
+        if fenced(report, pool.settings.silence_ms, now):
+            return Offer.LEAVE
         return Offer.TAKE if order.state in _STARTED else Offer.GIVE_BACK
     if handed_over(pool.settings.template) and slot.boot != nonce:
         return Offer.LEAVE

@@ -9,6 +9,7 @@ const WORDS = {
   "order.queued": "queued again",
   "order.claimed": "got a slot, is being started",
   "order.recommanded": "started once more (the first command had no effect)",
+  "order.bound": "has its worker",
   "order.ready": "running",
   "order.stopping": "asked to stop",
   "order.stop_changed": "stop reason changed",
@@ -27,6 +28,10 @@ function because(event) {
   const ended = event.data.run || event.data.order || {};
   const parts = [note.reason || ended.reason, note.said];
   return parts.filter((part) => part && part !== event.to).join(": ");
+}
+
+function share(progress) {
+  return progress === null || progress === undefined ? null : `${Math.round(progress * 100)} %`;
 }
 
 export class Detail {
@@ -155,7 +160,12 @@ export class Detail {
   }
 
   drawFacts(order) {
+    const worker = order.worker || {};
     const facts = {
+      progress: [share(worker.progress), worker.text].filter(Boolean).join(": ") || null,
+      "heard from its worker": worker.heartbeat_at,
+      error: worker.error ? [worker.error.name, worker.error.text].filter(Boolean).join(": ") : null,
+      result: worker.result === null || worker.result === undefined ? null : JSON.stringify(worker.result),
       "runs so far": ENDED.has(order.state) ? order.attempt : `${order.attempt}, ${order.retries_left} retries left`,
       "exit code": order.exit_code,
       reason: order.reason,
