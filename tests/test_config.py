@@ -411,3 +411,38 @@ def test_what_a_pool_says_of_its_slots_is_their_template() -> None:
     assert settings.template == Template(image="bot:1", command=("run", "it"), warmth=Warmth.RUNNING)
     assert (settings.slots_warm, settings.idle_ttl_ms, settings.deploy_timeout_ms) == (2, None, 3_600_000)
     assert settings.retry.fatal_errors == ("Gone",)
+
+
+CLOUD = '[hosts.cloud]\ndriver = "coolify"\nurl = "https://coolify.example"\nproject = "p1"\nserver = "s1"\n'
+BOTS = '[pools.bots]\nimage = "bot:1"\nworker = true\n'
+
+
+def test_the_token_of_a_coolify_host_comes_from_the_environment_and_is_never_shown(tmp_path: Path) -> None:
+    config = load_config(_file(tmp_path, CLOUD + BOTS), {"STANDBY_HOSTS_CLOUD_TOKEN": "1|hush"})
+    token = config.hosts["cloud"].token
+    assert token is not None
+    assert token.get_secret_value() == "1|hush"
+    assert "hush" not in repr(config) + repr(shown(config))
+    assert config.host_starts_max("cloud") == 4
+    assert config.pool_settings("bots").memory_mb == 4_096
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CLOUD + BOTS, ["hosts.cloud.token", "token_file"]),
+        (CLOUD.replace("url", "#url") + BOTS, ["hosts.cloud.url", "needs it"]),
+        (CLOUD.replace("https://", "https://me:hush@") + BOTS, ["hosts.cloud.url", "without a password"]),
+        (CLOUD.replace('"p1"', '"p 1/.."') + BOTS, ["hosts.cloud.project", "uuid"]),
+        (CLOUD + 'token = "hush"\n' + BOTS.replace("true", "false"), ["pools.bots.worker", "only a worker"]),
+        (CLOUD + 'token = "hush"\n' + BOTS + 'warmth = "cold"', ["pools.bots.warmth", "created"]),
+        (CLOUD + 'token = "hush"\n' + BOTS + 'command = ["sh"]', ["pools.bots.command", "as it is"]),
+        (CLOUD + 'token = "hush"\n' + BOTS.replace("image", "#image"), ["pools.bots.image"]),
+        (CLOUD + 'token_file = ""\n' + BOTS, ["hosts.cloud.token_file", "path of a file"]),
+    ],
+)
+def test_what_a_coolify_host_needs_is_said(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(_file(tmp_path, text), {})
+    assert [word for word in words if word not in str(caught.value)] == []
+    assert "hush" not in str(caught.value)

@@ -23,11 +23,12 @@ from standby.api.app import WorkersOnly, create_app
 from standby.api.auth import KEY_FILE, ensure_first_key
 from standby.api.front import FrontDoor
 from standby.cli.talk import OK, private_files, say
-from standby.config import Config, load_config
+from standby.config import Config, HostConfig, load_config
 from standby.control.controller import Controller
 from standby.core import work
 from standby.core.errors import StandbyError
 from standby.drivers.contract import Driver
+from standby.drivers.coolify import LAG_MS, Client, CoolifyDriver, CoolifyHost
 from standby.drivers.process import ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal, load_key
@@ -114,12 +115,34 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
                     cgroups=config.cgroups,
                     disk_reserve_mb=config.disk_reserve_mb,
                 )
+            case "coolify":
+                drivers[name] = _coolify(host, config.installation, now)
             case "scripted":
                 known = f"scripted:{config.installation}:{name}"
                 platform = ScriptedPlatform(f"{known}:{Ids().short()}", seats=host.seats, name=known)
                 platform.refuses_creates = host.refuses_creates
                 drivers[name] = ScriptedDriver(platform, now=now, lag_ms=host.lag_ms)
     return drivers
+
+
+def _coolify(host: HostConfig, installation: str, now: Callable[[], int]) -> CoolifyDriver:
+    assert host.url is not None and host.project is not None and host.server is not None, "the configuration is checked"
+    where = CoolifyHost(
+        project=host.project, server=host.server, environment=host.environment, destination=host.destination
+    )
+    lag_ms = host.lag_ms if "lag_ms" in host.model_fields_set else LAG_MS
+    client = Client(host.url, _token(host), now)
+    return CoolifyDriver(client, where, installation=installation, now=now, lag_ms=lag_ms)
+
+
+def _token(host: HostConfig) -> str:
+    if host.token is not None:
+        return host.token.get_secret_value()
+    assert host.token_file is not None, "the configuration is checked"
+    try:
+        return host.token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise StandbyError(f"the token file {host.token_file} cannot be read: {error}") from None
 
 
 async def _run(world: World, instance: str) -> None:

@@ -11,7 +11,8 @@ from typing import Any, Final, TypeVar, get_args
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from standby.config.model import SECTIONS, Config, Source, contradictions, defaults, keys_of
+from standby.config.contradictions import contradictions
+from standby.config.model import SECTIONS, Config, Source, defaults, keys_of
 from standby.config.values import did_you_mean
 from standby.core.errors import ConfigError
 

@@ -1,7 +1,6 @@
 """Every key with its kind, default and meaning (which goes into docs/configuration.md), and what they come to."""
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -15,6 +14,8 @@ from standby.config.values import (
     CountOrNone,
     DaysOrNone,
     Directory,
+    FilePath,
+    HttpUrlOrNone,
     Length,
     LengthOrNone,
     Megabytes,
@@ -22,13 +23,11 @@ from standby.config.values import (
     Mount,
     Name,
     Reasons,
+    UuidOrNone,
     _or_none,
     _reset,
     _warmth,
-    did_you_mean,
-    is_loopback,
     machine_memory_mb,
-    names_database,
     shown_url,
 )
 from standby.core.model import PoolSettings, Reason, Reset, Retry, Template, Warmth
@@ -59,8 +58,8 @@ class _Section(BaseModel):
 class HostConfig(_Section):
     """`[hosts.NAME]`: a platform that runs work."""
 
-    driver: Literal["process", "scripted"] = "process"
-    """`"process"` or `"scripted"`; see [drivers](drivers.md)."""
+    driver: Literal["process", "scripted", "coolify"] = "process"
+    """`"process"`, `"coolify"` or `"scripted"`; see [drivers](drivers.md)."""
     starts_max: CountOrNone = None
     """Platform starts in flight at once: runs that were commanded and are not ready, slots that are being made. Not
     set: no limit for processes and scripted, 4 for others."""
@@ -75,7 +74,21 @@ class HostConfig(_Section):
     refuses_creates: Count = 0
     """Scripted, without seats: how many of the first places cannot be made."""
     lag_ms: Length = Field(0, alias="lag")
-    """Scripted: the driver's lag."""
+    """Scripted: the driver's lag. Coolify: how late its statuses may be; not set: 3 minutes."""
+    url: HttpUrlOrNone = None
+    """Coolify: its address, for example `"https://coolify.example.com"`."""
+    token: SecretStr | None = None
+    """Coolify: an API token that may read, write and deploy. Better in its env twin, or in `token_file`."""
+    token_file: FilePath | None = None
+    """Coolify: a file that holds the token, where `token` is not set."""
+    project: UuidOrNone = None
+    """Coolify: the project (its uuid) that gets the applications."""
+    server: UuidOrNone = None
+    """Coolify: the server (its uuid) that runs them."""
+    environment: Annotated[str, Field(min_length=1, max_length=255)] = "production"
+    """Coolify: the project's environment."""
+    destination: UuidOrNone = None
+    """Coolify: the server's network (the uuid of a destination). Not set: the only one it has."""
 
 
 class PoolConfig(_Section):
@@ -354,47 +367,3 @@ def defaults(config: Config) -> Iterator[tuple[str, Source]]:
             other = Source("default", f"profile {profile}") if profile else built_in
             for key in keys_of(model):
                 yield f"{section}.{name}.{key}", built_in if key in ("host", "profile") else other
-
-
-def contradictions(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
-    """What each key allows by itself but not together: the keys it is about, and what to do."""
-    if config.database is not None and not names_database(config.database):
-        yield ("database",), "write sqlite:///path/to/standby.db or postgresql://user@host:5432/database"
-    if not config.auth and not is_loopback(config.bind):
-        text = f"may be false only when bind is a loopback address, not {config.bind}; set auth = true"
-        yield ("auth", "bind"), text
-    for key, ms in (("renew", config.renew_ms), ("command_window", config.command_window_ms)):
-        if not 0 < ms < config.lease_ms:
-            yield (key, "lease"), "must be more than 0 and less than lease"
-    for key, ms in (("poll", config.poll_ms), ("log_poll", config.log_poll_ms)):
-        if ms <= 0:
-            yield (key,), "must be more than 0"
-    if config.seal_key and not re.fullmatch(r"[0-9a-fA-F]{64}", config.seal_key.get_secret_value()):
-        yield ("seal_key",), "write 64 hexadecimal digits (for example from `openssl rand -hex 32`)"
-    for name, pool in config.pools.items():
-        for key, text in _pool_contradictions(config, name, pool):
-            yield (f"pools.{name}.{key}", "queue_timeout_max"), text
-
-
-def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterator[tuple[str, str]]:
-    if pool.host is None and len(config.hosts) > 1:
-        yield "host", f"there are several hosts; name one of {', '.join(config.hosts)}"
-    if pool.host is not None and pool.host not in config.hosts:
-        yield "host", f"there is no host {pool.host!r}; {did_you_mean(pool.host, config.hosts)}"
-    settings = config.pool_settings(name)
-    yield from _slot_contradictions(settings, containers=config.makes_containers(name))
-    most = settings.queue_timeout_max_ms
-    if most is not None and (settings.queue_timeout_ms is None or settings.queue_timeout_ms > most):
-        yield "queue_timeout", "is above the ceiling; raise queue_timeout_max of this pool too"
-
-
-def _slot_contradictions(settings: PoolSettings, *, containers: bool) -> Iterator[tuple[str, str]]:
-    template = settings.template
-    if settings.slots_warm > settings.slots_max:
-        yield "slots_warm", "cannot be more than slots_max"
-    if settings.reset is Reset.NONE and settings.project is None:
-        yield "reset", 'only a pool of one project may hand a used slot on: set project, or reset = "recreate"'
-    if containers and template.image is None:
-        yield "image", "a pool of containers needs one"
-    if template.ready == "heartbeat" and not template.worker:
-        yield "ready", '"heartbeat" needs worker = true'

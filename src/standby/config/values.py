@@ -91,6 +91,23 @@ def _path(value: Any) -> Any:
         raise ValueError("there is no such user; write the path of a directory") from None
 
 
+def _file(value: Any) -> Any:
+    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+        raise ValueError("write the path of a file")
+    return Path(value).expanduser().absolute()
+
+
+def _like(pattern: str, text: str) -> BeforeValidator:
+    """A text of that shape; what is not is told what to write, and never shown."""
+
+    def read(value: Any) -> Any:
+        if value is not None and not (isinstance(value, str) and len(value) <= 512 and re.fullmatch(pattern, value)):
+            raise ValueError(text)
+        return value
+
+    return BeforeValidator(read)
+
+
 Length = Annotated[int, BeforeValidator(length_ms)]
 LengthOrNone = Annotated[int | None, BeforeValidator(_length_or_none)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
@@ -100,6 +117,11 @@ Megabytes = Annotated[int, Field(ge=0, le=_MEMORY_MAX_MB)]
 MegabytesOrNone = Annotated[int | None, Field(ge=0, le=_MEMORY_MAX_MB), BeforeValidator(_or_none)]
 Reasons = Annotated[list[Annotated[Reason, BeforeValidator(_reason)]], Field(max_length=len(Reason))]
 Directory = Annotated[Path, BeforeValidator(_path)]
+FilePath = Annotated[Path, BeforeValidator(_file)]
+HttpUrlOrNone = Annotated[
+    str | None, _like(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", "write https://host without a password")
+]
+UuidOrNone = Annotated[str | None, _like("[A-Za-z0-9-]{1,64}", "write a uuid: letters, digits and -")]
 Mount = Annotated[str, StringConstraints(pattern=r"^[^:\x00]+:/[^:\x00]*(:r[ow])?$", max_length=1024)]
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
