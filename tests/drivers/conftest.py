@@ -5,7 +5,29 @@ from pathlib import Path
 
 import pytest
 
+from .coolify_rig import CoolifyRig
 from .rigs import ProcessRig, Rig, ScriptedRig
+
+KINDS = ("process", "scripted", "scripted-places", "coolify")
+CANNOT = {
+    "coolify": {
+        "logs": "the output of a container is gone with it",
+        "epochs": "it has no fence: a late command is refused by the worker protocol alone",
+        "exits": "it knows no exit code and no signal: only the worker's word tells how a run ended",
+    }
+}
+"""What a platform cannot promise, and why. Each has its line in docs/drivers.md."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(what): a promise that not every platform can make, see CANNOT")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "rig" in metafunc.fixturenames:
+        needs = {what for mark in metafunc.definition.iter_markers("needs") for what in mark.args}
+        kinds = [kind for kind in KINDS if not needs & CANNOT.get(kind, {}).keys()]
+        metafunc.parametrize("rig", kinds, indirect=True)
 
 
 @pytest.fixture
@@ -21,12 +43,14 @@ async def keeper(tmp_path: Path) -> AsyncIterator[ProcessRig]:
     await rig.end()
 
 
-@pytest.fixture(params=["process", "scripted", "scripted-places"])
+@pytest.fixture
 async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Rig]:
     made: Rig
     match request.param:
         case "process":
             made = ProcessRig(tmp_path / "host")
+        case "coolify":
+            made = CoolifyRig()
         case kind:
             made = ScriptedRig(seats=kind == "scripted")
     await made.driver.open()

@@ -19,12 +19,14 @@ MINUTE = 60_000
 LAG = 3 * MINUTE
 IMAGE = "registry.example/team/bot:1"
 ENV = {"STANDBY_SLOT": "a slot", "STANDBY_SLOT_TOKEN": "a token"}
+SOCKET = {"STANDBY_SOCKET": "/run/standby/api.sock"}
+"""Cannot be mounted."""
 WORK = Spec(order_id="any", payload="null")
 
 
 def making(warmth: Warmth = Warmth.CREATED, **template: Any) -> Making:
     made = Template(**{"image": IMAGE, "worker": True, "warmth": warmth, **template})
-    return Making(template=made, memory_mb=512, env=ENV)
+    return Making(template=made, memory_mb=512, env={**ENV, **SOCKET})
 
 
 class Yard:
@@ -55,7 +57,6 @@ class Yard:
     def person(self) -> Client:
         """Somebody else's connection to this Coolify."""
         client = Client(self.url, TOKEN, lambda: self.at)
-        client.open()
         self._clients.append(client)
         return client
 

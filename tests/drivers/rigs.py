@@ -20,16 +20,20 @@ from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 PATIENCE_S = 20.0
 
 
-class AnyDriver(Driver, Logs, Protocol):
-    """What both drivers are."""
+class LogsDriver(Driver, Logs, Protocol):
+    """A driver whose runs have output."""
 
 
 class Rig(Protocol):
     """A platform with a driver."""
 
     @property
-    def driver(self) -> AnyDriver: ...
-    def another_driver(self) -> AnyDriver:
+    def driver(self) -> Driver: ...
+    @property
+    def says_why(self) -> bool:
+        """Whether the platform tells why something could not begin."""
+
+    def another_driver(self) -> Driver:
         """A second server for the same platform."""
 
     def lasting(self) -> Spec:
@@ -42,6 +46,13 @@ class Rig(Protocol):
         """Let time pass until it is so."""
 
     async def end(self) -> None: ...
+
+
+class LogsRig(Rig, Protocol):
+    """A platform whose runs have output."""
+
+    @property
+    def driver(self) -> LogsDriver: ...
 
 
 def now_ms() -> int:
@@ -129,6 +140,8 @@ def pid_in(handle: str | None) -> int:
 
 class ProcessRig:
     """A directory with a keeper of its own."""
+
+    says_why = True
 
     def __init__(self, directory: Path, *, cgroups: str = "auto", boot_id_path: str = BOOT_ID_PATH) -> None:
         self.directory = directory
@@ -223,6 +236,8 @@ def _reachable(driver: Driver) -> Callable[[], Awaitable[bool]]:
 
 class ScriptedRig:
     """A platform with a clock that only moves when a test waits."""
+
+    says_why = True
 
     def __init__(self, *, seats: bool) -> None:
         self.at = 1_000_000

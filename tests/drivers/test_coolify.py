@@ -103,9 +103,11 @@ async def test_a_slot_in_a_running_pool_is_made_when_its_container_runs(at: Yard
     asked = len(at.fake.requests)
     assert await driver.create(slot, what) is None
     assert len(at.fake.requests) == asked, "nothing is asked before a newer look is there"
-    slot = await at.made(driver, slot, what)
+    made = await at.made(driver, slot, what)
     assert at.fake.app(slot.name).status == "running:unknown"
     asked = len(at.fake.requests)
+    assert await driver.create(slot, what) == made.incarnation, "it is asked again until its worker has reported"
+    slot = made
     assert (await at.start(driver, slot)).seen is Seen.STARTING
     assert len(at.fake.requests) == asked, "work is handed over by the worker"
     assert len(at.deployments()) == 1

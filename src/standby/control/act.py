@@ -63,13 +63,14 @@ class Hands:
 
     def stop(self, order: Order, slot: Slot, *, force: bool, resident: bool = False) -> None:
         """Ask or force, again only after a while. A resident worker is asked by the answer to its heartbeat, and forced
-        by taking its place away."""
+        by taking its place away, or ending what is in it where a used place is made clean again."""
         if resident and not force:
             return
         key = (run_id(order), force)
         if self._stops_sent.get(key, float("-inf")) + ASK_AGAIN_S > self._clock.monotonic():
             return
-        if self._launch(slot.name, self._take_away(slot) if resident else self._stop(order, slot, force)):
+        away = resident and not isinstance(self._driver, Resets)
+        if self._launch(slot.name, self._take_away(slot) if away else self._stop(order, slot, force)):
             self._stops_sent[key] = self._clock.monotonic()
 
     def make(self, slot: Slot, making: Making, *, clean: bool) -> None:

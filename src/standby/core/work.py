@@ -129,7 +129,13 @@ def sighting(
     if report is None or order.incarnation is None:
         return look
     stopped = look is not None and look.seen is Seen.STOPPED
-    mine = Sighting(run_id=run_id(order), incarnation=order.incarnation, seen=Seen.READY, asked_at=report.heartbeat_at)
+    mine = Sighting(
+        run_id=run_id(order),
+        incarnation=order.incarnation,
+        seen=Seen.READY,
+        asked_at=report.heartbeat_at,
+        handle=None if look is None else look.handle,
+    )
     if report.ended_at is not None and template.worker:
         return replace(mine, seen=Seen.STOPPED, exit=_exit(report))
     if look is not None and stopped:

@@ -65,14 +65,8 @@ class Client:
         self._url, self._token = url.rstrip("/"), token
         self._http: httpx2.AsyncClient | None = None
 
-    def open(self) -> None:
-        """Get ready to ask. Safe to repeat."""
-        if self._http is None:
-            headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
-            self._http = httpx2.AsyncClient(base_url=f"{self._url}/api/v1", headers=headers, timeout=TIMEOUT_S)
-
     async def close(self) -> None:
-        """Hang up."""
+        """Hang up; the next request connects again."""
         http, self._http = self._http, None
         if http is not None:
             await http.aclose()
@@ -158,7 +152,8 @@ class Client:
         reserved: int = RESERVED,
     ) -> Any:
         if self._http is None:
-            raise Unreachable("the connection to Coolify is not open")
+            headers = {"Authorization": f"Bearer {self._token}", "Accept": "application/json"}
+            self._http = httpx2.AsyncClient(base_url=f"{self._url}/api/v1", headers=headers, timeout=TIMEOUT_S)
         self.budget.take(reserved)
         try:
             reply = await self._http.request(method, path, params=query, json=body)

@@ -43,8 +43,7 @@ class CoolifyDriver:
         self._known = False
 
     async def open(self) -> None:
-        """Get ready to ask, and see that this is the Coolify that was meant."""
-        self._client.open()
+        """See that this is the Coolify that was meant."""
         await self.identity()
 
     async def close(self) -> None:

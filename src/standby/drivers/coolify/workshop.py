@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from standby.core.errors import Unreachable
 from standby.core.model import Slot, Template, Warmth
+from standby.core.work import SOCKET
 from standby.drivers.contract import CommandRefused, Making, Seen
 from standby.drivers.coolify.answers import EXITED, RUNNING, Application, Deployment
 from standby.drivers.coolify.client import Client, Missing, QueueFull
@@ -45,10 +46,14 @@ class Workshop:
         self._waits: dict[str, int] = {}
         """Slot -> it is worth a look that was asked after this."""
         self._stops: dict[str, int] = {}
+        self._made: dict[str, tuple[int, Mark]] = {}
+        """Slot -> what was made of it in the state that it is in: asked again while its worker has not reported."""
 
     async def make(self, slot: Slot, making: Making) -> str | None:
         """The place, clean for this generation of its slot; null while it takes its time."""
         check_template(making.template)
+        if (made := self._still_there(slot)) is not None:
+            return made.incarnation
         began = self._begin(slot)
         if await self._waiting(slot, began):
             return None
@@ -66,6 +71,7 @@ class Workshop:
         if mark is None or (mark.live and not await self._up(slot, mark)):
             return None
         self._forget(slot)
+        self._made[slot.name] = slot.state_since, mark
         return mark.incarnation
 
     async def remove(self, slot: Slot) -> None:
@@ -139,6 +145,18 @@ class Workshop:
         self._begun.pop(slot.name, None)
         self._waits.pop(slot.name, None)
 
+    def _still_there(self, slot: Slot) -> Mark | None:
+        """What was made of the slot already, as long as the newest look does not say that it is over."""
+        since, mark = self._made.get(slot.name, (None, None))
+        if mark is None or since != slot.state_since:
+            self._made.pop(slot.name, None)
+            return None
+        seen, _ = self._fleet.seen(self._fleet.life(mark), self._lag_ms)
+        if seen in (Seen.ABSENT, Seen.STOPPED):
+            del self._made[slot.name]
+            raise CommandRefused(f"application {slot.name} ended before its worker reported")
+        return mark
+
     def _find(self, slot: Slot) -> Application | None:
         used = Mark.parse(slot.incarnation)
         row = None if used is None else self._fleet.rows.get(used.app)
@@ -163,8 +181,9 @@ class Workshop:
         newest = await self._newest(row)
         if newest is not None and not await self._stopped(slot, row, newest):
             return None
-        if making.env:
-            await self._client.set_env(row.uuid, making.env)
+        env = {name: value for name, value in making.env.items() if name != SOCKET}  # nothing of ours can be mounted
+        if env:
+            await self._client.set_env(row.uuid, env)
         mark = Mark(row.uuid, _live(making), slot.generation, 0 if newest is None else newest.id)
         await self._client.update(row.uuid, {**made_from(making), "git_commit_sha": mark.text})
         self._fleet.put(replace(row, git_commit_sha=mark.text))
