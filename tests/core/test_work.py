@@ -192,6 +192,30 @@ def test_of_work_that_is_known_to_have_begun_a_look_says_more_than_an_old_heartb
     assert work.sighting(mine, RESIDENT, look(word), report(), None) == look(word)
 
 
+def test_what_a_worker_says_leaves_the_handle_that_the_platform_gave() -> None:
+    for said in (report(), report(ended_at=NOW, exit_code=0)):
+        found = seen(AT_BOOT, look(Seen.STARTING, handle="deployment-1"), said)
+        assert found is not None and found.handle == "deployment-1"
+
+
+@pytest.mark.parametrize("concluded", [Exit(lost=True), Exit(start_error="failed", place_failed=True), None])
+def test_a_worker_that_was_just_heard_is_alive_although_its_platform_concludes_that_it_is_over(
+    concluded: Exit | None,
+) -> None:
+    at = look(Seen.STOPPED, exit=concluded)
+    fresh, old = report(heartbeat_at=NOW - work.HEARD_MS + 1), report(heartbeat_at=NOW - work.HEARD_MS)
+    found, later, never = seen(AT_BOOT, at, fresh), seen(AT_BOOT, at, old), seen(AT_BOOT, at, report(begun_at=None))
+    assert found is not None and found.seen is Seen.READY
+    assert later is not None and later.seen is Seen.STOPPED
+    assert never is not None and never.seen is Seen.STOPPED
+
+
+@pytest.mark.parametrize("ending", [Exit(code=1), Exit(signal=9), Exit(oom=True)])
+def test_an_exit_that_was_seen_outweighs_the_last_heartbeat(ending: Exit) -> None:
+    at = look(Seen.STOPPED, exit=ending)
+    assert seen(AT_BOOT, at, report(heartbeat_at=NOW)) == at
+
+
 def test_a_heartbeat_after_an_operators_word_says_that_it_lives_and_one_before_it_says_nothing() -> None:
     mine = order(S.RUNNING, boot="b-1")
     said = report(heartbeat_at=NOW)

@@ -31,6 +31,8 @@ RUN_TOKEN: Final = "STANDBY_RUN_TOKEN"  # noqa: S105
 
 MARGIN_MS: Final = 5_000
 """How far clocks may be apart, and an answer on its way, before silence settles anything."""
+HEARD_MS: Final = 15_000
+"""Whoever was heard within this before a look was alive then, whatever the look concludes: three heartbeats."""
 _STARTED: Final = (OrderState.PREPARING, OrderState.RUNNING)
 
 
@@ -138,11 +140,20 @@ def sighting(
     )
     if report.ended_at is not None and template.worker:
         return replace(mine, seen=Seen.STOPPED, exit=_exit(report))
+    if look is not None and stopped and template.worker and _heard_since(report, look):
+        return mine
     if look is not None and stopped:
         return replace(look, exit=_told(look.exit or Exit(lost=True), report))
     begun = template.worker and report.begun_at is not None and report.heartbeat_at > (dead_at or 0)
     news = order.state is OrderState.PREPARING and look is not None and look.seen is not Seen.ABSENT
     return mine if begun and (look is None or news) else look
+
+
+def _heard_since(report: Report, look: Sighting) -> bool:
+    """Whether a worker still speaks whose platform only concludes that it is over: no exit of it was seen."""
+    ending = look.exit or Exit(lost=True)
+    concluded = ending.code is None and ending.signal is None and not ending.oom
+    return concluded and report.begun_at is not None and report.heartbeat_at > look.asked_at - HEARD_MS
 
 
 def silent(run: Open, report: Report | None, silence_ms: int | None, now: int) -> bool:
