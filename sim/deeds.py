@@ -209,7 +209,7 @@ class Deeds(Grounds):
         self.chance.choice(self.instances).parted[self._host().name] = until
 
     def do_refuse_creates(self) -> None:
-        self._host().driver.platform.refuses_creates = self.chance.choice([1, 4])
+        self._host().driver.platform.yard.refuses_creates = self.chance.choice([1, 4])
 
     def do_rebirth(self) -> None:
         self._host().reborn()

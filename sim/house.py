@@ -75,7 +75,7 @@ class House(Deeds):
         self.apply()
         for host in self.hosts.values():
             platform = host.driver.platform
-            platform.unreachable_until = platform.refuses_creates = 0
+            platform.unreachable_until = platform.yard.refuses_creates = 0
 
     def _serve(self, host: str) -> None:
         """What a healthy installation does, its operator included."""

@@ -12,7 +12,8 @@ from sim.plan import HostShape
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
 from standby.drivers.contract import CommandRefused, Making, OpenRun, Sighting, Start
-from standby.drivers.scripted import Copy, ScriptedDriver, ScriptedPlatform
+from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
+from standby.drivers.scripted_run import Copy
 
 T = TypeVar("T")
 
@@ -108,7 +109,7 @@ class SimDriver:
         self._reach()
         return await self._host.driver.identity()
 
-    async def create(self, slot: Slot, making: Making) -> str:
+    async def create(self, slot: Slot, making: Making) -> str | None:
         if self.seats:
             self._reach()
             return await self._host.driver.create(slot, making)  # a seat is nothing: nobody is asked far away

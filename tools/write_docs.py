@@ -31,10 +31,10 @@ ORDER_WORDS: Final[Mapping[OrderState, str]] = {
     OrderState.CANCELLED: "Ended because somebody asked for it. Final.",
 }
 SLOT_WORDS: Final[Mapping[SlotState, str]] = {
-    SlotState.CREATING: "Its name is taken; the platform is asked to make the place.",
+    SlotState.CREATING: "It is being made, or made anew: what was there is taken away first.",
     SlotState.IDLE: "The place is there and clean. With an open run it is shown as `deploying` or `busy`.",
-    SlotState.CLEANING: "Its run has ended; the used place is taken away and made anew.",
-    SlotState.ERROR: "The platform refused; tried again later, ever more rarely, and given up after 3 failures.",
+    SlotState.CLEANING: "It was used, or its place is gone; it waits for a permit to be made anew (a seat: at once).",
+    SlotState.ERROR: "It could not be made, or could not start; tried ever more rarely, given up after 3 failures.",
     SlotState.REMOVING: "Nobody gets it any more; it is being taken away, then its row goes.",
 }
 
@@ -47,8 +47,9 @@ two tables before it is saved; nothing else assigns one.
 """
 SLOT_NOTE: Final = """\
 One move is not in the table, because it travels with the order: when a run is seen ended, the same change that ends the
-run moves its slot `idle -> cleaning`. A seat (a process host's slot, where an ended run leaves nothing behind) stays
-`idle`, unless the run was lost.
+run moves its slot `idle -> cleaning`, or `idle -> error` where the place was to blame. A seat (a process host's slot,
+where an ended run leaves nothing behind) stays `idle`, and so does a live slot of a pool with `reset = "none"`, unless
+the run was lost.
 """
 
 

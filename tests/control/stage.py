@@ -42,7 +42,7 @@ class Stage:
     def __init__(self, store: Store | None = None, clock: TestClock | None = None, **keys: Any) -> None:
         self.clock = clock or TestClock()
         self.platform = ScriptedPlatform("platform-1", seats=keys.pop("seats", True))
-        self.driver = ScriptedDriver(self.platform, now=self.clock.now)
+        self.driver = ScriptedDriver(self.platform, now=self.clock.now, pause=lambda: asyncio.sleep(0))
         pools = keys.pop("pools", {"default": {"slots_max": 2, "memory_mb": 100}})
         config = Config.of(hosts={"local": {"driver": "scripted", **keys.pop("host", {})}}, pools=pools, **keys)
         self.store: Store = store or SqliteStore.in_memory(clock=self.clock.now)

@@ -169,7 +169,7 @@ async def test_nothing_is_sent_after_a_slow_answer_outlived_the_lease() -> None:
         stage.clock.ms += 60_000
         await remove(slot)
 
-    async def noted(slot: Slot, making: Making) -> str:
+    async def noted(slot: Slot, making: Making) -> str | None:
         creates.append(stage.clock.ms)
         return await create(slot, making)
 

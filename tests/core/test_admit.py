@@ -109,8 +109,8 @@ def test_slots_that_are_wanted_reserve_memory_and_places_of_the_project() -> Non
     slots = [slot(1, state=SlotState.CREATING), slot(2, state=SlotState.CREATING)]
     large = [_waiting(1, memory_mb=600), _waiting(2, memory_mb=600)]
     limited = [_waiting(n, project="a") for n in (1, 2, 3)]
-    assert admit.admit(_room(slots=slots), large).wanted == {"default": 1}
-    assert admit.admit(_room(slots=slots, project_max={"a": 2}), limited).wanted == {"default": 2}
+    assert admit.admit(_room(slots=slots), large).spoken == {"default": 1}
+    assert admit.admit(_room(slots=slots, project_max={"a": 2}), limited).spoken == {"default": 2}
 
 
 def test_a_project_is_counted_up_to_its_limit() -> None:

@@ -97,10 +97,14 @@ def test_every_unfinished_state_can_be_cancelled(state: OrderState) -> None:
 
 
 SLOT_VERBS: dict[str, tuple[Callable[[Slot], Change], dict[SlotState, SlotState | None]]] = {
-    "recreate": (lambda row: slots.recreate(cause(), row), {SlotState.ERROR: SlotState.CREATING}),
+    "recreate": (
+        lambda row: slots.recreate(cause(), row),
+        {SlotState.CLEANING: SlotState.CREATING, SlotState.ERROR: SlotState.CREATING},
+    ),
+    "clean": (lambda row: slots.clean(cause(), row, "gone"), {SlotState.IDLE: SlotState.CLEANING}),
     "booted": (
         lambda row: slots.booted(cause(), row, "b-1"),
-        {state: state for state in (SlotState.CREATING, SlotState.CLEANING, SlotState.IDLE)},
+        {state: state for state in (SlotState.CREATING, SlotState.IDLE)},
     ),
     "made": (
         lambda row: slots.made(cause(), row, "i-2"),
@@ -112,7 +116,7 @@ SLOT_VERBS: dict[str, tuple[Callable[[Slot], Change], dict[SlotState, SlotState 
     ),
     "remove": (
         lambda row: slots.remove(cause(), row),
-        {SlotState.IDLE: SlotState.REMOVING, SlotState.ERROR: SlotState.REMOVING},
+        {state: SlotState.REMOVING for state in SlotState if state is not SlotState.REMOVING},
     ),
     "gone": (lambda row: slots.gone(cause(), row), {SlotState.REMOVING: None}),
 }

@@ -1,7 +1,7 @@
 from typing import Any
 
 from standby.core import size
-from standby.core.admit import Room
+from standby.core.admit import Plan, Room
 from standby.core.model import EventKind, Mode, OrderState, SlotState
 from tests.rows import NOW, cause, host, order, pool, slot
 
@@ -15,8 +15,9 @@ def _size(wanted: int = 0, **parts: Any) -> list[tuple[EventKind, str]]:
         "project_open": {},
         "project_max": {},
     }
-    room = Room(**{**base, **parts})
-    return [(change.kind, change.subject) for change in size.size(cause, room, {"default": wanted}, "standby")]
+    room = Room(**{"now": NOW, **base, **parts})
+    plan = Plan(wanted={"default": wanted}, permits=room.permits)
+    return [(change.kind, change.subject) for change in size.size(cause, room, plan, "standby")]
 
 
 def test_slots_get_the_first_free_numbers() -> None:
@@ -24,10 +25,6 @@ def test_slots_get_the_first_free_numbers() -> None:
         (EventKind.SLOT_CREATING, "standby-pool-default-001"),
         (EventKind.SLOT_CREATING, "standby-pool-default-003"),
     ]
-
-
-def test_slots_that_are_coming_already_count() -> None:
-    assert _size(1, slots=[slot(1, state=SlotState.CREATING)]) == []
 
 
 def test_the_maximum_counts_every_slot_also_broken_ones() -> None:

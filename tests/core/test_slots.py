@@ -16,7 +16,7 @@ BROKEN = slot(state=SlotState.ERROR, error="no room", failures=2, retry_at=NOW, 
 CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
     "tried again": (
         lambda: slots.recreate(LEADER, BROKEN),
-        {"state": SlotState.CREATING, "state_since": NOW, "retry_at": None},
+        {"state": SlotState.CREATING, "state_since": NOW, "retry_at": None, "generation": 2},
     ),
     "made": (
         lambda: slots.made(LEADER, slot(state=SlotState.CREATING, error="no room", failures=2, retry_at=NOW), "i-2"),
@@ -25,7 +25,6 @@ CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
             "state_since": NOW,
             "incarnation": "i-2",
             "error": None,
-            "failures": 0,
             "retry_at": None,
         },
     ),
@@ -55,7 +54,7 @@ def test_a_change_writes_its_columns_and_carries_its_cause(make: Callable[[], Ch
 
 
 def test_a_new_slot_belongs_to_its_pool_and_is_decided_on_the_pool_as_it_is() -> None:
-    change = slots.create(LEADER, "standby-pool-big-001", pool("big", host="far", version=5))
+    change = slots.create(LEADER, "standby-pool-big-001", pool("big", host="far", version=5), "of this")
     assert (change.kind, change.slot_was) == (EventKind.SLOT_CREATING, None)
     assert change.slot == Slot(
         name="standby-pool-big-001",
@@ -64,6 +63,8 @@ def test_a_new_slot_belongs_to_its_pool_and_is_decided_on_the_pool_as_it_is() ->
         state=SlotState.CREATING,
         state_since=NOW,
         created_at=NOW,
+        generation=NOW,
+        template="of this",
     )
     assert change.guards == Guards(lease=("local", 9), pool_version=5)
 

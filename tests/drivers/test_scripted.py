@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from standby.core.errors import Refused, Unreachable
 from standby.core.model import Json
 from standby.drivers.contract import CommandRefused, Exit, Seen
-from standby.drivers.scripted import Script, ScriptedDriver, ScriptedPlatform, parse
+from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
+from standby.drivers.scripted_run import Script, parse
 
 from .rigs import ScriptedRig, look, place, slot_named, start_of
 

@@ -80,8 +80,8 @@ def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
     real = ScriptedDriver.stop
 
     async def stop(self: ScriptedDriver, slot: Slot, run: str, incarnation: str, *, force: bool, epoch: int) -> None:
-        here = self.platform._used_by.get(self.platform._places.get(slot.name, ""))
-        copy = self.platform.copies.get(here or run)
+        latest = [copy for copy in self.platform.copies.values() if f":{slot.name}:" in copy.incarnation]
+        copy = latest[-1] if latest else self.platform.copies.get(run)
         if copy is not None:
             run, incarnation = copy.run_id, copy.incarnation
         await real(self, slot, run, incarnation, force=force, epoch=epoch)
@@ -92,15 +92,15 @@ def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
 def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
     real = HostStep._claim
 
-    def claim(self: HostStep, mirror: Any, admissions: Sequence[tuple[admit.Admission, Spec]]) -> None:
+    def claim(self: HostStep, mirror: Any, plan: admit.Plan, specs: Mapping[str, Spec]) -> None:
         window_ms = self._world.config.command_window_ms
-        for admission, spec in admissions:
-            order, slot = admission.order, admission.slot
+        for admission in plan.admissions:
+            order, slot, spec = admission.order, admission.slot, specs[admission.order.id]
             cause = self._cause(Trigger.ADMIT)
             change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
             assert change.order is not None
             self._hands.start(Work(change.order, spec), slot, {}, self._making(mirror, slot))
-        real(self, mirror, admissions)
+        real(self, mirror, plan, specs)
 
     patch.setattr(HostStep, "_claim", claim)
 
@@ -157,8 +157,8 @@ def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
 
     real_room = Mirror.room
 
-    def room(self: Mirror) -> admit.Room:
-        return replace(real_room(self), project_open=counters)
+    def room(self: Mirror, **known: Any) -> admit.Room:
+        return replace(real_room(self, **known), project_open=counters)
 
     patch.setattr(Batch, "_write", write)
     patch.setattr(Batch, "_has_room", has_room)
@@ -195,11 +195,11 @@ def lost_cancel(patch: pytest.MonkeyPatch) -> None:
 def claim_and_removal_of_one_slot_at_once(patch: pytest.MonkeyPatch) -> None:
     real_size, real_remove = size.size, slots.remove
 
-    def sized(cause: Any, room: admit.Room, wanted: Mapping[str, int], installation: str) -> Sequence[Change]:
-        return real_size(cause, replace(room, opened=()), wanted, installation)
+    def sized(cause: Any, room: admit.Room, plan: admit.Plan, installation: str) -> Sequence[Change]:
+        return real_size(cause, replace(room, opened=()), plan, installation)
 
-    def remove(cause: Cause, slot: Slot) -> Change:
-        return replace(real_remove(cause, slot), guards=Guards(lease=cause.lease))
+    def remove(cause: Cause, slot: Slot, why: str | None = None) -> Change:
+        return replace(real_remove(cause, slot, why), guards=Guards(lease=cause.lease))
 
     patch.setattr(size, "size", sized)
     patch.setattr(slots, "remove", remove)

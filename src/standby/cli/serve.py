@@ -120,7 +120,7 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
             case "scripted":
                 known = f"scripted:{config.installation}:{name}"
                 platform = ScriptedPlatform(f"{known}:{Ids().short()}", seats=host.seats, name=known)
-                platform.refuses_creates = host.refuses_creates
+                platform.yard.refuses_creates = host.refuses_creates
                 drivers[name] = ScriptedDriver(platform, now=now, lag_ms=host.lag_ms)
     return drivers
 

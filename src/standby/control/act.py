@@ -16,6 +16,7 @@ from standby.world import Clock
 log = structlog.get_logger()
 
 CALL_TIMEOUT_S = 60.0
+"""How long an answer is waited for; making a place may take as long as its pool says, and this more."""
 READY_POLL_S = 0.1
 """How often a place that was made is asked whether it is ready."""
 ASK_AGAIN_S = 5.0
@@ -33,8 +34,10 @@ class Hands:
     """Launches driver calls for one leader and collects what they report until the next step asks."""
 
     def __init__(self, driver: Driver, hold: Hold, clock: Clock, wake: Callable[[], None]) -> None:
-        self._driver, self._hold, self._clock, self._wake = driver, hold, clock, wake
-        self._calls: dict[str, tuple[asyncio.Task[None], float]] = {}
+        self._driver, self._hold, self._clock, self.wake = driver, hold, clock, wake
+        self._resets = driver if isinstance(driver, Resets) else None
+        self._calls: dict[str, tuple[asyncio.Task[None], float, float]] = {}
+        """By slot: the call, since when, and how long it may take."""
         self._not_ready: dict[str, float] = {}
         """Places that were made and were not ready then, and when that was."""
         self._stops_sent: dict[tuple[str, bool], float] = {}
@@ -59,7 +62,7 @@ class Hands:
         self._sightings.append(
             Sighting(run_id=run_id(order), incarnation=order.incarnation, seen=Seen.STOPPED, asked_at=now, exit=never)
         )
-        self._wake()
+        self.wake()
 
     def stop(self, order: Order, slot: Slot, *, force: bool, resident: bool = False) -> None:
         """Ask or force, again only after a while. A resident worker is asked by the answer to its heartbeat, and forced
@@ -69,44 +72,54 @@ class Hands:
         key = (run_id(order), force)
         if self._stops_sent.get(key, float("-inf")) + ASK_AGAIN_S > self._clock.monotonic():
             return
-        away = resident and not isinstance(self._driver, Resets)
+        away = resident and self._resets is None
         if self._launch(slot.name, self._take_away(slot) if away else self._stop(order, slot, force)):
             self._stops_sent[key] = self._clock.monotonic()
 
-    def make(self, slot: Slot, making: Making, *, clean: bool) -> None:
-        """Create the place, or take the used one away and make it anew."""
+    def make(self, slot: Slot, making: Making, limit_ms: int) -> None:
+        """Create the place; what was there before (`slot.incarnation`) is taken away first, or reset."""
         if self._not_ready.get(slot.name, float("-inf")) + READY_POLL_S <= self._clock.monotonic():
-            self._launch(slot.name, self._make(slot, making, clean))
+            self._launch(slot.name, self._make(slot, making), limit_ms / 1000 + CALL_TIMEOUT_S)
 
     def remove(self, slot: Slot) -> None:
         self._launch(slot.name, self._remove(slot))
+
+    def beside(self, key: str, call: Coroutine[None, None, None]) -> bool:
+        """A call that belongs to no slot, one for each key at a time; false when one is under way."""
+        if not self._hold.outlives(0):
+            call.close()
+            return False
+        return self._launch(f"({key})", call)
 
     def tidy(self, opened: Container[str]) -> None:
         """Drop what is remembered of orders that are over, and stop waiting for calls that take too long."""
         if self._stops_sent:
             self._stops_sent = {key: at for key, at in self._stops_sent.items() if _order_of(key[0]) in opened}
-        late = self._clock.monotonic() - CALL_TIMEOUT_S
-        self._not_ready = {slot: at for slot, at in self._not_ready.items() if at > late}
-        for slot, (call, since) in self._calls.items():
-            if since > late:
-                break  # they stand in the order in which they were launched
-            log.info("driver call without an answer", slot=slot, error=f"nothing for {CALL_TIMEOUT_S:.0f} s")
-            call.cancel()
+        now = self._clock.monotonic()
+        if self._not_ready:
+            self._not_ready = {slot: at for slot, at in self._not_ready.items() if at > now - CALL_TIMEOUT_S}
+        # they stand in the order in which they were launched, and none may take less than the shortest time
+        if not self._calls or next(iter(self._calls.values()))[1] > now - CALL_TIMEOUT_S:
+            return
+        for slot, (call, since, limit_s) in self._calls.items():
+            if since <= now - limit_s:
+                log.info("driver call without an answer", slot=slot, error=f"nothing for {limit_s:.0f} s")
+                call.cancel()
 
     async def close(self, grace_s: float) -> None:
         """Let calls under way finish for a moment, then stop waiting for their answers."""
-        calls = [call for call, _ in self._calls.values()]
+        calls = [call for call, _, _ in self._calls.values()]
         if calls:
             _, late = await asyncio.wait(calls, timeout=grace_s)
             for call in late:
                 call.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _launch(self, slot: str, call: Coroutine[None, None, None]) -> bool:
+    def _launch(self, slot: str, call: Coroutine[None, None, None], limit_s: float = CALL_TIMEOUT_S) -> bool:
         if slot in self._calls:
             call.close()
             return False
-        self._calls[slot] = asyncio.ensure_future(self._guarded(slot, call)), self._clock.monotonic()
+        self._calls[slot] = asyncio.ensure_future(self._guarded(slot, call)), self._clock.monotonic(), limit_s
         return True
 
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
@@ -122,7 +135,7 @@ class Hands:
         finally:
             del self._calls[slot]
             if self._sightings or self._made:
-                self._wake()
+                self.wake()
 
     async def _start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         order = work.order
@@ -150,14 +163,14 @@ class Hands:
         if self._hold.outlives(0):
             await self._driver.remove(slot)
 
-    async def _make(self, slot: Slot, making: Making, clean: bool) -> None:
+    async def _make(self, slot: Slot, making: Making) -> None:
         if not self._hold.outlives(0):
             return
         try:
-            if clean and isinstance(self._driver, Resets):
-                incarnation = await self._driver.reset(slot, making)
+            if slot.incarnation is not None and self._resets is not None:
+                incarnation = await self._resets.reset(slot, making)
             else:
-                if clean:
+                if slot.incarnation is not None:
                     await self._driver.remove(slot)
                     if not self._hold.outlives(0):  # the answer may have taken long
                         return

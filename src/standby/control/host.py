@@ -1,18 +1,21 @@
 """One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
 
-from standby.control.act import Hands, Made
+from standby.control.act import Hands
 from standby.control.ahead import PAGE
 from standby.control.book import RELOAD_GAP_S, Book
+from standby.control.gate import StartGate, grant_note
 from standby.control.lease import Deposed, Hold
 from standby.control.looks import NUL, best
 from standby.control.mirror import Mirror
+from standby.control.tending import Tending
+from standby.control.times import Times
 from standby.control.workers import Workers
-from standby.core import admit, judge, lifecycle, places, size, slots, work
+from standby.core import admit, judge, lifecycle, places, slots, warm, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
@@ -46,6 +49,9 @@ class HostStep:
         self._hands = Hands(driver, hold, world.clock, wake)
         self._book = Book(world, hold, wake)
         self._workers = Workers(world)
+        self._tending = Tending(world, driver, hold, self._book, self._hands, self._cause)
+        self._times = Times(world, self._book, self._cause)
+        self._gate = StartGate(self._book, self._cause)
         self._watches = isinstance(driver, Watch)  # asked once: such a question is slow
         self._wake = wake
         self._sightings: list[Sighting] = []
@@ -121,7 +127,9 @@ class HostStep:
         if self._book.reload:
             return RELOAD_GAP_S
         rest_s = poll_s * (IDLE_POLLS if self._idle(mirror) else 1)
-        return max(0.0, self._polled_at + rest_s - clock.monotonic())
+        wait_s = max(0.0, self._polled_at + rest_s - clock.monotonic())
+        opens_at = self._gate.opens_at
+        return wait_s if opens_at is None else min(wait_s, max(0.001, (opens_at - clock.now()) / 1000))
 
     async def _decide(self, mirror: Mirror, looked: Sequence[Sighting] | None, *, poll: bool) -> tuple[bool, bool]:
         """Judge, admit and size. Returns whether there is more to judge, and whether there are more deadlines."""
@@ -130,12 +138,16 @@ class HostStep:
         more = await self._judge(mirror, seen, looked=looked is not None)
         unsaved = self._book.unsaved
         self._sightings = [each for each in seen.values() if more or each.run_id.rpartition("-")[0] in unsaved]
-        await self._settle_slots(mirror, self._workers.settled(mirror, made))
+        await self._tending.settle(mirror, self._workers.settled(mirror, made))
         if mirror.host.unreachable_since is not None:
             return more, False
-        await self._open_gates(mirror)
+        await self._tending.sweep(mirror)
+        await self._times.open_gates(mirror)
         await self._admit(mirror, poll=poll)
-        return more, await self._deadlines(mirror) if poll and self._book.waiting else False
+        if not poll or not self._book.waiting:
+            return more, False
+        timely = self._may_judge_by_age()
+        return more, await self._times.deadlines(mirror, self._tending.room(mirror), timely=timely)
 
     def _idle(self, mirror: Mirror) -> bool:
         """Whether only a hint, or another instance, can bring anything to do."""
@@ -146,6 +158,7 @@ class HostStep:
         """Stop waiting for saves and calls under way; the work itself goes on."""
         await self._book.close(grace_s)
         await self._hands.close(grace_s)
+        await self._tending.close()
 
     # reading
 
@@ -173,8 +186,10 @@ class HostStep:
                 raise Unreachable(another_platform(mirror.host, identity))
             seen = await self._driver.observe(runs)
         except Unreachable as error:
+            self._tending.reached(reached=False)
             await self._away(mirror, str(error).replace(NUL, ""))
             return None
+        self._tending.reached(reached=True)
         if mirror.host.identity is None:
             lead = places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)
             await self._book.save([lead, *await self._outdated_seats(mirror)])
@@ -206,6 +221,7 @@ class HostStep:
             window_ms=self._world.config.command_window_ms,
             lag_ms=self._driver.lag_ms,
             seats=self._driver.seats,
+            stays=mirror.stays(self._driver.seats),
             chance=self._world.chance(),
         )
         by_age = self._may_judge_by_age()
@@ -233,6 +249,7 @@ class HostStep:
             if change is not None:
                 found.append(change)
         await self._save_judged(mirror, found)
+        await self._tending.judged(mirror, found)
         return len(found) == most
 
     async def _save_judged(self, mirror: Mirror, changes: Sequence[Change]) -> None:
@@ -245,56 +262,10 @@ class HostStep:
         again = [change.order.id for change in before if change.kind is EventKind.ORDER_RECOMMANDED and change.order]
         await self._start([mirror.opened[order_id] for order_id in again if order_id in mirror.opened], mirror)
 
-    async def _settle_slots(self, mirror: Mirror, reports: Sequence[Made]) -> None:
-        changes: list[Change] = []
-        for made in reports:
-            slot = mirror.slots.get(made.slot.name)
-            if slot is None or slot.version != made.slot.version:
-                continue
-            cause = self._cause(Trigger.SIZE)
-            if made.error is not None:
-                changes.append(slots.failed(cause, slot, made.error.replace(NUL, "")))
-            elif made.incarnation is not None:
-                changes.append(slots.made(cause, slot, made.incarnation))
-            else:
-                changes.append(slots.gone(cause, slot))
-        await self._book.save(changes)
-
-    async def _open_gates(self, mirror: Mirror) -> None:
-        """Start or stop the clocks of waiting orders: they run only while the pool could serve them."""
-        changes: list[Change] = []
-        for pool in mirror.pools.values():
-            serves = admit.serves(mirror.host, pool)
-            if serves and pool.blocked_since is not None:
-                changes.append(places.unblock(self._cause(Trigger.LOOK), pool))
-            elif not serves and pool.blocked_since is None:
-                changes.append(places.block(self._cause(Trigger.REQUEST), pool, mirror.closed_since(pool)))
-        await self._book.save(changes)
-
-    async def _deadlines(self, mirror: Mirror) -> bool:
-        """Queue what is due, expire what waited too long. Returns whether a page was full."""
-        store, now, timely = self._world.store, self._world.clock.now(), self._may_judge_by_age()
-        changes: list[Change] = []
-        full = False
-        for pool in mirror.pools.values():
-            due = await store.due(pool.name, now, PAGE)
-            changes += [lifecycle.queue(self._cause(Trigger.DUE), work.order, work.spec, pool) for work in due]
-            full = full or len(due) == PAGE
-            if pool.blocked_since is None and timely:
-                expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE)
-                changes += [lifecycle.expire(self._cause(Trigger.DEADLINE), order) for order in expired]
-                full = full or len(expired) == PAGE
-        queued = await self._book.save(changes)
-        if queued:
-            self._book.ahead.forget()
-            self._book.seek = True
-        await self._book.ask_who_waits()
-        return full or bool(queued)
-
     async def _admit(self, mirror: Mirror, *, poll: bool) -> None:
-        wanted: dict[str, int] = {}
+        room = self._tending.room(mirror)
+        plan = admit.Plan(permits=room.permits)
         if poll or self._book.seek:
-            room = mirror.room()
             most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
             self._book.seek = False  # before the question: what comes meanwhile sets it again
             waiting = {
@@ -305,24 +276,28 @@ class HostStep:
                 if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])
-            wanted = dict(plan.wanted)
             # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
             self._book.seek = self._book.seek or bool(waiting) or 0 in most.values()
-            self._claim(mirror, [(admission, waiting[admission.order.id].spec) for admission in plan.admissions])
-        installation = self._world.config.installation
-        await self._book.save(size.size(lambda: self._cause(Trigger.SIZE), mirror.room(), wanted, installation))
+            await self._gate.tell(room, plan, waiting)
+            self._claim(mirror, plan, {order_id: work.spec for order_id, work in waiting.items()})
+        await self._tending.size(mirror, plan)
 
-    def _claim(self, mirror: Mirror, admissions: Sequence[tuple[admit.Admission, Spec]]) -> None:
+    def _claim(self, mirror: Mirror, plan: admit.Plan, specs: Mapping[str, Spec]) -> None:
         window_ms = self._world.config.command_window_ms
-        if not admissions or not self._hold.outlives(window_ms):
+        if not plan.admissions or not self._hold.outlives(window_ms):
             return
         claims: list[Change] = []
-        for admission, spec in admissions:
-            order, pool = admission.order, mirror.pools[admission.order.pool]
-            cause = self._cause(Trigger.ADMIT)
-            claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, mirror.host, window_ms))
-        works = {claim.id: mirror.claimed(claim, spec) for claim, (_, spec) in zip(claims, admissions, strict=True)}
-        self._book.ahead.drop(admission.order for admission, _ in admissions)
+        for admission in plan.admissions:
+            order, pool, host = admission.order, mirror.pools[admission.order.pool], mirror.host
+            cause, spec = self._cause(Trigger.ADMIT), specs[order.id]
+            if admission.nth is None:
+                claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms))
+                continue
+            self._tending.started()
+            note = grant_note(cause, host, admission, spec, len(plan.held))
+            claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
+        works = {claim.id: mirror.claimed(claim, specs[claim.subject]) for claim in claims}
+        self._book.ahead.drop(admission.order for admission in plan.admissions)
 
         async def start(saved: Sequence[Change]) -> None:
             await self._start([works[change.id] for change in saved], mirror)
@@ -358,17 +333,24 @@ class HostStep:
         # what runs in a place is its only witness until its end is saved
         unsaved = {order.slot for order in mirror.ending.values()}
         for slot in mirror.slots.values():
-            match slot.state:
-                case SlotState.IDLE | SlotState.ERROR:
-                    pass
-                case _ if slot.name in unsaved:
-                    self._book.awaited = True
-                case SlotState.CREATING | SlotState.CLEANING:
-                    if not self._workers.waits(slot):
-                        self._hands.make(slot, self._making(mirror, slot), clean=slot.state is SlotState.CLEANING)
-                case SlotState.REMOVING:
-                    self._hands.remove(slot)
+            if slot.state is SlotState.IDLE or slot.state is SlotState.ERROR:
+                continue
+            if slot.name in unsaved:
+                self._book.awaited = True
+            elif slot.state is SlotState.REMOVING:
+                self._hands.remove(slot)
+            elif self._may_make(mirror, slot) and not self._workers.waits(slot):
+                limit_ms = mirror.pools[slot.pool].settings.start_timeout_ms
+                self._hands.make(slot, self._making(mirror, slot), limit_ms)
+        self._tending.caption(mirror)
         self._hands.tidy(mirror.opened)
+
+    def _may_make(self, mirror: Mirror, slot: Slot) -> bool:
+        """A used place is made anew when it gets a permit, a seat at once; none of another template than its pool's."""
+        pool, seats = mirror.pools[slot.pool], self._driver.seats
+        if slot.state is SlotState.CLEANING and not warm.is_seat(pool, seats):
+            return False
+        return slot.template == warm.made_of(pool, seats)
 
     def _making(self, mirror: Mirror, slot: Slot) -> Making:
         """What the slot's place is made from."""

@@ -1,16 +1,29 @@
 """A leader's picture of its host's hot rows: a cache, thrown away by any conflict and read again when others wrote."""
 
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
+from standby.core import warm
 from standby.core.admit import Room
 from standby.core.judge import Open
 from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
+
+
+class Known(TypedDict, total=False):
+    """Fields of `Room` that are no rows."""
+
+    seats: bool
+    now: int
+    unsaved: AbstractSet[str]
+    missing: AbstractSet[str]
+    started_at: int
+    asked_since: int
 
 
 @dataclass
@@ -48,7 +61,14 @@ class Mirror:
     @property
     def limited(self) -> bool:
         """Whether anything but slots holds orders back."""
-        return self.host.memory_mb is not None or any(each.running_max is not None for each in self.projects.values())
+        host = self.host
+        if host.memory_mb is not None or host.starts_max is not None:
+            return True
+        return any(each.running_max is not None for each in self.projects.values())
+
+    def stays(self, seats: bool) -> AbstractSet[str]:
+        """Pools whose used slots serve again as they are."""
+        return frozenset() if seats else {name for name, pool in self.pools.items() if warm.stays(pool, seats)}
 
     def open_at(self, at: int) -> list[Pool]:
         """Pools that were not noted as blocked at that time."""
@@ -58,8 +78,8 @@ class Mirror:
         """Since when an operator lets the pool take no new work."""
         return min(row.mode_since for row in (self.host, pool) if row.mode is not Mode.OPEN)
 
-    def room(self) -> Room:
-        """What admission is decided from."""
+    def room(self, **known: Unpack[Known]) -> Room:
+        """What admission is decided from, with what its leader knows besides the rows."""
         return Room(
             host=self.host,
             pools=self.pools,
@@ -68,6 +88,7 @@ class Mirror:
             ending=list(self.ending.values()),
             project_open=self.project_open,
             project_max={name: project.running_max for name, project in self.projects.items()},
+            **known,
         )
 
     def open_runs(self) -> list[Open]:

@@ -6,8 +6,11 @@ from typing import Final
 
 from msgspec import Struct
 
+from standby.core.admit import Room
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Reason, Slot, SlotState
+from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Reason, Slot, SlotState, Warmth
+from standby.core.places import fingerprint
+from standby.core.sighting import ImageState
 
 
 class GateName(StrEnum):
@@ -18,8 +21,11 @@ class GateName(StrEnum):
     HOST_MODE = "host_mode"
     POOL_MODE = "pool_mode"
     PROJECT_LIMIT = "project_limit"
+    BREAKER = "breaker"
     MEMORY = "memory"
     SLOTS = "slots"
+    IMAGE = "image"
+    STARTS = "starts"
     TURN = "turn"
 
 
@@ -32,6 +38,14 @@ class Gate(Struct, frozen=True):
     """When it opens by itself, where the order itself asked for a time; not in the text."""
     follows: str | None = None
     """What happens next, where more can be said than its name tells."""
+
+
+class Line(Struct, frozen=True):
+    """Those who wait for a start on a host."""
+
+    place: int
+    """Of the order in question, 1 for the next one."""
+    length: int
 
 
 class House(Struct, frozen=True, kw_only=True):
@@ -47,6 +61,37 @@ class House(Struct, frozen=True, kw_only=True):
     project_open: int
     project_max: int | None
     now: int
+    pools: Mapping[str, Pool] = {}
+    """Of the host."""
+    host_slots: Sequence[Slot] = ()
+    """Of all pools of the host."""
+    image: ImageState | None = None
+    """What is known of the pool's image."""
+    line: Line | None = None
+
+
+class Start(Struct, frozen=True, kw_only=True):
+    """A platform start in flight."""
+
+    slot: str
+    order: str | None
+    """Null where a slot is being made."""
+    since: int
+
+
+def starts(house: House) -> list[Start]:
+    """The platform starts in flight on the host, the oldest first: who holds the deploy gate's permits."""
+    found = [
+        Start(slot=slot, order=order.id, since=order.commanded_at or 0)
+        for slot, order in house.holders.items()
+        if order.ready_at is None and not _hands_over(house, order.pool)
+    ]
+    found += [
+        Start(slot=slot.name, order=None, since=slot.state_since)
+        for slot in house.host_slots
+        if slot.state is SlotState.CREATING and slot.template != ""
+    ]
+    return sorted(found, key=lambda start: (start.since, start.slot))
 
 
 def gate(order: Order, house: House) -> Gate | None:
@@ -77,6 +122,8 @@ def what_follows(order: Order, held_by: Gate | None, queue_timeout: str | None =
             return "it does not wait: it was asked to end, and is forced when its grace is over"
         case _ if order.reason is Reason.QUEUE_TIMEOUT:
             return f"it waited {queue_timeout} for a slot, its queue_timeout; raise that, or slots_max"
+        case _ if order.reason is Reason.DEPLOY_TIMEOUT:
+            return "it could have been served, but no start came through for deploy_timeout; see the host's starts"
         case _:
             return "nothing: it has ended; it can be run again as a new order"
 
@@ -90,6 +137,9 @@ _OPENS: Final[Mapping[GateName, str]] = {
     GateName.POOL_MODE: "it goes on when somebody resumes the pool; its queue time stands still meanwhile",
     GateName.PROJECT_LIMIT: "it starts when a run of its project has ended and those before it are served",
     GateName.MEMORY: "it starts when runs on the host have ended and enough memory is free",
+    GateName.BREAKER: "it goes on when somebody resets the breaker, or the pool gets another template",
+    GateName.IMAGE: "it goes on when the image is there",
+    GateName.STARTS: "it starts when a start in flight has come through and those before it are served",
     GateName.SLOTS: "it starts when a slot comes free and those before it are served",
     GateName.TURN: "it starts with the next step, after those before it",
 }
@@ -135,18 +185,76 @@ def _limits(order: Order, house: House) -> Gate | None:
 
 
 def _places(order: Order, house: House) -> Gate:
-    pool, host = house.pool, house.host
-    free = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
-    if (full := _full(house, free)) is not None:
-        return full
-    used = sum(holder.memory_mb for holder in house.holders.values())
+    host = house.host
+    idle = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
+    free = [slot for slot in idle if slot.template in ("", fingerprint(house.pool.settings))]
+    if (gate := _full(house, free) or _breaker(house, free)) is not None:
+        return gate
+    used = _used_mb(house)
     if host.memory_mb is not None and used + order.memory_mb > host.memory_mb:
         free_mb = max(0, host.memory_mb - used)
         text = f"needs {order.memory_mb} MB; {free_mb} of {host.memory_mb} MB on host {host.name} are free"
         return Gate(GateName.MEMORY, text)
-    if not free:
-        return Gate(GateName.SLOTS, f"pool {pool.name} is making a slot")
-    return Gate(GateName.TURN, "it is served as soon as its turn comes")
+    return _starts(house, free) or Gate(GateName.TURN, "it is served as soon as its turn comes")
+
+
+def _used_mb(house: House) -> int:
+    room = Room(
+        host=house.host,
+        pools=house.pools,
+        slots=house.host_slots,
+        opened=list(house.holders.values()),
+        project_open={},
+        project_max={},
+        seats=False,
+    )
+    return room.used_mb
+
+
+def _breaker(house: House, free: Sequence[Slot]) -> Gate | None:
+    """The pool makes nothing any more; only a live slot can still be handed something."""
+    pool = house.pool
+    if pool.broken_at is None or (free and _hands_over(house, pool.name)):
+        return None
+    errors = [slot.error for slot in house.slots if slot.error]
+    last = f", the last with: {errors[-1]}" if errors else ""
+    text = f"pool {pool.name} makes no slots since {pool.failures} of them failed without a success{last}"
+    return Gate(GateName.BREAKER, text, follows=f"mend the cause, then: standby pools reset-breaker {pool.name}")
+
+
+def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
+    """What keeps it from a slot, or from starting in the one it could have."""
+    pool, host = house.pool, house.host
+    making = sum(slot.state in (SlotState.CREATING, SlotState.CLEANING) for slot in house.slots)
+    image = house.image
+    cold = pool.settings.template.warmth is Warmth.COLD
+    if image is not None and not image.present and (cold or not (free or making)):
+        return Gate(GateName.IMAGE, _image_text(image, host.name))
+    if free and _hands_over(house, pool.name):
+        return None
+    flying = starts(house)
+    if host.starts_max is not None and len(flying) >= host.starts_max:
+        text = f"{len(flying)} of {host.starts_max} starts on host {host.name} are in flight"
+        holders = ", ".join(f"order {each.order}" if each.order else f"slot {each.slot}" for each in flying[:4])
+        line = "" if house.line is None else f"; it is number {house.line.place} of {house.line.length} that wait"
+        return Gate(GateName.STARTS, f"{text} ({holders}){line}" if holders else text + line)
+    if free:
+        return None
+    return Gate(GateName.SLOTS, f"pool {pool.name} is making {'a slot' if making < 2 else f'{making} slots'}")
+
+
+def _image_text(image: ImageState, host: str) -> str:
+    if image.pulling_since is not None:
+        far = f": {image.progress}" if image.progress else ""
+        return f"image {image.image} is being pulled to host {host}{far}"
+    if image.error is not None:
+        return f"image {image.image} could not be pulled to host {host} ({image.error}); it is tried again"
+    return f"image {image.image} is not on host {host} yet"
+
+
+def _hands_over(house: House, name: str) -> bool:
+    pool = house.pools.get(name) or (house.pool if name == house.pool.name else None)
+    return pool is not None and pool.settings.template.warmth is Warmth.RUNNING
 
 
 def _full(house: House, free: Sequence[Slot]) -> Gate | None:

@@ -4,6 +4,8 @@ A run is over when its own copy was seen stopped, or seen absent by a look that 
 still have arrived.
 """
 
+from collections.abc import Set as AbstractSet
+
 from msgspec import Struct
 
 from standby.core import lifecycle
@@ -28,6 +30,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     lag_ms: int
     """How much later than a command a look must be asked to show its effect."""
     seats: bool
+    stays: AbstractSet[str] = frozenset()
+    """Pools whose slots serve again as they are, where not all do (see `warm.stays`)."""
     chance: float
 
 
@@ -88,6 +92,7 @@ def _late_enough(order: Order, look: Sighting, lag_ms: int) -> bool:
 
 
 def _finish(cause: Cause, run: Open, ending: Exit, rules: Rules, handle: str | None) -> Change:
+    seats = rules.seats or run.slot.pool in rules.stays
     return lifecycle.finish(
-        cause, run.order, run.spec, run.slot, ending, handle=handle, seats=rules.seats, chance=rules.chance
+        cause, run.order, run.spec, run.slot, ending, handle=handle, seats=seats, chance=rules.chance
     )

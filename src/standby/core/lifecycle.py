@@ -37,13 +37,20 @@ from standby.core.sighting import Exit
 AGE_STEP_MS: Final = 1_000
 """One point of priority is worth this much waiting."""
 
+RETRY_MS: Final = 5_000
+RETRY_CAP_MS: Final = 300_000
+"""How long a broken slot waits before it is made anew: at first, and at the most."""
+
 S = OrderState
 K = EventKind
+_NO_NOTE: Final[Mapping[str, Json]] = {}
 Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
 
 ORDER_MOVES: Final[Moves] = {
     K.ORDER_SUBMITTED: {None: frozenset({S.PENDING})},
     K.ORDER_QUEUED: {S.PENDING: frozenset({S.PENDING}), S.WAITING_RETRY: frozenset({S.PENDING})},
+    K.ORDER_HELD: {S.PENDING: frozenset({S.PENDING})},
+    K.ORDER_EXTENDED: {S.PENDING: frozenset({S.PENDING})},
     K.ORDER_CLAIMED: {S.PENDING: frozenset({S.PREPARING})},
     K.ORDER_RECOMMANDED: {S.PREPARING: frozenset({S.PREPARING})},
     K.ORDER_BOUND: {state: frozenset({state}) for state in (S.PREPARING, S.RUNNING)},
@@ -127,7 +134,33 @@ def queue(cause: Cause, order: Order, spec: Spec, pool: Pool) -> Change:
     return _order(cause, K.ORDER_QUEUED, order, after)
 
 
-def claim(cause: Cause, order: Order, spec: Spec, slot: Slot, pool: Pool, host: Host, window_ms: int) -> Change:
+def hold(cause: Cause, order: Order, note: Mapping[str, Json]) -> Change:
+    """pending, served but for a start: nothing of it changes, its history tells since when and behind how many."""
+    return _order(cause, K.ORDER_HELD, order, order, note=note)
+
+
+def extend(cause: Cause, order: Order, spec: Spec, deploy_timeout_ms: int) -> Change | None:
+    """pending, its queue time over while it only waits for a start: once it gets until `deploy_timeout_ms` in all. Null
+    when it had that already, or it would not be longer."""
+    if order.deploy_since is not None or order.queue_due is None or spec.queue_timeout_ms is None:
+        return None
+    longer_ms = deploy_timeout_ms - spec.queue_timeout_ms
+    if longer_ms <= 0:
+        return None
+    after = replace(order, deploy_since=cause.at, queue_due=order.queue_due + longer_ms)
+    return _order(cause, K.ORDER_EXTENDED, order, after)
+
+
+def claim(
+    cause: Cause,
+    order: Order,
+    spec: Spec,
+    slot: Slot,
+    pool: Pool,
+    host: Host,
+    window_ms: int,
+    note: Mapping[str, Json] = _NO_NOTE,
+) -> Change:
     """pending -> preparing: it gets a slot and its start may be sent until `command_until`. Counts as an attempt."""
     after = replace(
         order,
@@ -153,7 +186,7 @@ def claim(cause: Cause, order: Order, spec: Spec, slot: Slot, pool: Pool, host: 
         slot_version=slot.version,
         project_limit=True,
     )
-    return _order(cause, K.ORDER_CLAIMED, order, after, guards=guards)
+    return _order(cause, K.ORDER_CLAIMED, order, after, guards=guards, note=note)
 
 
 def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
@@ -216,7 +249,8 @@ def expire(cause: Cause, order: Order) -> Change:
     """pending -> failed: it waited longer than it was willing to."""
     if order.rank is None:
         raise IllegalMove("expire", "order", order.id, "not waiting in the queue")
-    return _order(cause, K.ORDER_FAILED, order, _over(order, S.FAILED, cause.at, Reason.QUEUE_TIMEOUT, None))
+    reason = Reason.QUEUE_TIMEOUT if order.deploy_since is None else Reason.DEPLOY_TIMEOUT
+    return _order(cause, K.ORDER_FAILED, order, _over(order, S.FAILED, cause.at, reason, None))
 
 
 def finish(
@@ -228,11 +262,7 @@ def finish(
     reason = outcome(order, ending)
     code = ending.code if ending.signal is None else 128 + ending.signal
     run = _run(order, ending, reason, code, cause.at, handle)
-    used = replace(slot, version=slot.version + 1, uses=slot.uses + 1, last_used_at=cause.at)
-    if not seats or ending.lost:
-        # the next one made there is another generation: what the worker of this one holds is good for nothing any more
-        next_one = {"generation": slot.generation + 1, "boot": None}
-        used = replace(used, state=SlotState.CLEANING, state_since=cause.at, **next_one)
+    used = _used(slot, ending, cause.at, seats=seats)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
         kind, waits = K.ORDER_RETRY_WAITING, {"state": S.WAITING_RETRY, "due_at": cause.at + wait_ms}
@@ -244,6 +274,33 @@ def finish(
     else:
         kind, after = K.ORDER_FAILED, _over(order, S.FAILED, cause.at, reason, code)
     return _order(cause, kind, order, after, run=run, slot_was=slot, slot=used)
+
+
+def _used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> Slot:
+    """The slot after a run: as it is (a seat), dirty, or broken where the place is to blame. What a lost run left is
+    unknown, so it is dirty everywhere; a run that got anywhere proves the place."""
+    used = replace(slot, version=slot.version + 1, uses=slot.uses + 1, last_used_at=at)
+    if ending.place_failed and ending.start_error is not None:
+        return broken(used, at, ending.start_error)
+    if slot.failures and not ending.lost:
+        used = replace(used, failures=0)
+    if seats and not ending.lost:
+        return used
+    return replace(used, state=SlotState.CLEANING, state_since=at, boot=None)
+
+
+def broken(slot: Slot, at: int, message: str) -> Slot:
+    """The slot in error: made anew later, ever more rarely."""
+    wait_ms = min(RETRY_MS * 2**slot.failures, RETRY_CAP_MS)
+    return replace(
+        slot,
+        state=SlotState.ERROR,
+        state_since=at,
+        error=message,
+        failures=slot.failures + 1,
+        retry_at=at + wait_ms,
+        boot=None,
+    )
 
 
 def outcome(order: Order, ending: Exit) -> Reason | None:

@@ -1,6 +1,6 @@
 """Changes of pools, hosts and projects: what the configuration says of them, what operators want, what looks showed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -12,6 +12,8 @@ from standby.core.model import Change, EventKind, Host, Json, Mode, Override, Po
 
 K = EventKind
 
+BREAKS_AFTER: Final = 5
+"""Failures without a success that open a pool's breaker."""
 
 OVERRIDABLE: Final[Mapping[str, str]] = {
     "slots_max": "slots_max",
@@ -64,7 +66,7 @@ def override_pool(
         if override is None or name not in was or was[name].value != override.value
     }
     overrides = {name: override for name, override in {**was, **new}.items() if override is not None}
-    after = replace(pool, settings=overlaid(configured, overrides), overrides=overrides)
+    after = _made_of(replace(pool, overrides=overrides), overlaid(configured, overrides))
     return None if after == pool else change(cause, K.POOL_OVERRIDDEN, None, pool_was=pool, pool=after)
 
 
@@ -74,8 +76,39 @@ def apply_pool(cause: Cause, was: Pool | None, name: str, host: str, settings: P
         # blocked until somebody leads its host for the first time
         after = Pool(name=name, host=host, settings=settings, mode_since=cause.at, blocked_since=cause.at)
     else:
-        after = replace(was, host=host, settings=overlaid(settings, was.overrides))
+        after = _made_of(replace(was, host=host), overlaid(settings, was.overrides))
     return None if after == was else change(cause, K.POOL_APPLIED, None, pool_was=was, pool=after)
+
+
+def _made_of(pool: Pool, settings: PoolSettings) -> Pool:
+    """The pool with these settings; slots of a new template may go better, so its breaker closes."""
+    after = replace(pool, settings=settings)
+    if fingerprint(settings) != fingerprint(pool.settings):
+        return replace(after, failures=0, broken_at=None)
+    return after
+
+
+def count_failures(cause: Cause, pool: Pool, count: int, message: str) -> Change:
+    """So many more of its slots could not be made, or could not start; too many without a success open its breaker."""
+    failures = pool.failures + count
+    breaks = failures >= BREAKS_AFTER and pool.broken_at is None
+    after = replace(pool, failures=failures, broken_at=cause.at if breaks else pool.broken_at)
+    kind = K.POOL_BROKEN if breaks else K.POOL_FAILING
+    return change(cause, kind, None, pool_was=pool, pool=after, note={"error": message})
+
+
+def count_success(cause: Cause, pool: Pool) -> Change | None:
+    """One of its slots is good; null when there is nothing to forget, or an open breaker waits for an operator."""
+    if pool.failures == 0 or pool.broken_at is not None:
+        return None
+    return change(cause, K.POOL_MENDED, None, pool_was=pool, pool=replace(pool, failures=0))
+
+
+def reset_breaker(cause: Cause, pool: Pool) -> Change | None:
+    """Let it make slots again; null when nothing keeps it from that."""
+    if pool.failures == 0 and pool.broken_at is None:
+        return None
+    return change(cause, K.POOL_RESET, None, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
 
 
 def set_pool_mode(cause: Cause, pool: Pool, mode: Mode, reason: str | None) -> Change | None:
@@ -145,6 +178,18 @@ def declare_dead(cause: Cause, host: Host, reason: str) -> Change:
     """An operator's word: whatever was commanded on this host before now is gone, whichever platform answers next."""
     after = replace(host, dead_at=cause.at, identity=None)
     return change(cause, K.HOST_DECLARED_DEAD, None, host_was=host, host=after, note={"reason": reason})
+
+
+def sweep(cause: Cause, host: Host, strays: Sequence[str]) -> Change:
+    """Things of ours that belong to no slot are about to be taken away; their names are kept here."""
+    return change(cause, K.HOST_SWEPT, None, host_was=host, host=replace(host, error=None), note={"strays": [*strays]})
+
+
+def alarm(cause: Cause, host: Host, error: str | None) -> Change | None:
+    """Something on the host needs a person (null: no longer); null when that is known. It stays in use."""
+    if host.error == error or host.unreachable_since is not None:
+        return None
+    return change(cause, K.HOST_ALARMED, None, host_was=host, host=replace(host, error=error))
 
 
 def fingerprint(settings: PoolSettings) -> str:

@@ -54,6 +54,17 @@ class Sighting(Struct, frozen=True, kw_only=True):
     """Set exactly when seen is STOPPED."""
 
 
+class Place(Struct, frozen=True, kw_only=True):
+    """Something of this installation that the platform has."""
+
+    slot: str
+    incarnation: str
+    usable: bool
+    """Whether an idle slot could serve with it: never started (created), or alive (running)."""
+    made_at: int
+    asked_at: int
+
+
 class Pressure(Struct, frozen=True, kw_only=True):
     """How much of the last ten seconds work stood still for lack of something, in percent."""
 
@@ -74,3 +85,16 @@ class Reading(Struct, frozen=True, kw_only=True):
     load_1m: float | None = None
     pressure: Pressure | None = None
     disk_free_mb: int | None = None
+
+
+class ImageState(Struct, frozen=True, kw_only=True):
+    """What is known of an image on a host: a row without version or event."""
+
+    host: str
+    image: str
+    at: int
+    present: bool
+    pulling_since: int | None = None
+    progress: str | None = None
+    error: str | None = None
+    """Why the last pull failed."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from standby.core import lifecycle, slots
 from standby.core.judge import Open
 from standby.core.lifecycle import Cause
-from standby.core.model import OPEN, Change, Order, OrderState, Pool, Slot, Template, Warmth, run_id
+from standby.core.model import OPEN, Change, Order, OrderState, Pool, Slot, SlotState, Template, Warmth, run_id
 from standby.core.sighting import Exit, Seen, Sighting
 
 URL: Final = "STANDBY_URL"
@@ -34,6 +34,7 @@ MARGIN_MS: Final = 5_000
 HEARD_MS: Final = 15_000
 """Whoever was heard within this before a look was alive then, whatever the look concludes: three heartbeats."""
 _STARTED: Final = (OrderState.PREPARING, OrderState.RUNNING)
+_LIVED_IN: Final = (SlotState.CREATING, SlotState.IDLE)
 
 
 class Report(Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ def boot(cause: Cause, slot: Slot, pool: Pool, order: Order | None, nonce: str) 
     """What a worker that begins to live in a slot changes: it gets the open run that nobody has, or those to come."""
     if order is not None and order.boot is None and order.state in _STARTED:
         return lifecycle.bind(cause, order, nonce)
-    if handed_over(pool.settings.template) and slot.boot != nonce:
+    if handed_over(pool.settings.template) and slot.boot != nonce and slot.state in _LIVED_IN:
         return slots.booted(cause, slot, nonce)
     return None
 

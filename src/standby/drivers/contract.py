@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from standby.core.model import Order, Slot, Spec, Template
 from standby.core.sighting import Exit as Exit
+from standby.core.sighting import Place as Place
 from standby.core.sighting import Reading as Reading
 from standby.core.sighting import Seen as Seen
 from standby.core.sighting import Sighting as Sighting
@@ -102,7 +103,7 @@ class Driver(Protocol):
         """Ask the run to end, or force it; returns at once, absence is success."""
 
     async def remove(self, slot: Slot) -> None:
-        """Take the place (this incarnation) away; absence is success."""
+        """Take the place (this incarnation; where it is not known: this generation) away; absence is success."""
 
     async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         """Look: one sighting for each run that was named; STOPPED only when its whole tree is gone."""
@@ -122,23 +123,12 @@ class Logs(Protocol):
         """Their outcome is saved and their log stored to its end: drop what is kept of them. Live ones are refused."""
 
 
-class Place(Struct, frozen=True, kw_only=True):
-    """Something of this installation that the platform has."""
-
-    slot: str
-    incarnation: str
-    usable: bool
-    """Whether an idle slot could serve with it: never started (created), or alive (running)."""
-    made_at: int
-    asked_at: int
-
-
 @runtime_checkable
 class Places(Protocol):
     """A driver whose slots are things that can vanish, or stay behind."""
 
     async def places(self) -> Sequence[Place]:
-        """Everything that carries this installation's label; half a list is Unreachable."""
+        """Everything that carries the labels of this installation and this host; half a list is Unreachable."""
 
     async def remove_stray(self, place: Place) -> None:
         """Take exactly this away; absence is success."""
@@ -146,11 +136,11 @@ class Places(Protocol):
 
 @runtime_checkable
 class Resets(Protocol):
-    """A driver whose used places are made clean where they are, instead of being removed and made anew."""
+    """A driver that can make a used place ready again more cheaply than by removing it and making another."""
 
     async def reset(self, slot: Slot, making: Making) -> str | None:
-        """Make the slot's used place (its incarnation) clean, and return the new incarnation. Null: not yet, ask again.
-        Raises CommandRefused when it cannot be done."""
+        """Nothing of what ran there (`slot.incarnation`) is left; returns the incarnation of `slot.generation`, also
+        where the place itself was gone. Null: not yet, ask again. Raises CommandRefused when it cannot be done."""
 
 
 @runtime_checkable

@@ -5,136 +5,32 @@
 It has no timers: what a copy is doing is computed from the passed clock at each look.
 """
 
+import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Final
-
-import msgspec
-from msgspec import Meta, Struct
+from typing import Final
 
 from standby.core.errors import Refused, Unreachable
-from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, Exit, LogLine, LogPiece, Making, OpenRun, Seen, Sighting, Start
+from standby.core.model import Slot, Warmth
+from standby.drivers.contract import (
+    CommandRefused,
+    Exit,
+    LogLine,
+    LogPiece,
+    Making,
+    OpenRun,
+    Place,
+    Seen,
+    Sighting,
+    Start,
+)
+from standby.drivers.scripted_places import Yard
+from standby.drivers.scripted_run import Copy, Script, parse, planned
 
-Ms = Annotated[int, Meta(ge=0)]
-End = tuple[int, Exit | None]
 _LINES_A_CALL: Final = 1000
 _FORGOTTEN_MS: Final = 5_000
 _ORDERS_KEPT: Final = 10_000
-
-
-class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What shall happen. Lengths are counted from the command, or from ready where that is said."""
-
-    create_ms: Ms = 0
-    start_ms: Ms = 0
-    """It is ready after create_ms + start_ms."""
-    start_error: str | None = None
-    """It never gets ready and ends then with this error."""
-    run_ms: Ms | None = 0
-    """From ready to its end; null: until it is stopped."""
-    exit: Annotated[int, Meta(ge=0, le=255)] = 0
-    signal: Annotated[int, Meta(ge=1, le=64)] | None = None
-    oom: bool = False
-    vanish_after_ms: Ms | None = None
-    """From then on nothing of it is there, and nobody knows how it ended."""
-    unreachable_ms: Ms = 0
-    """For so long nothing can be asked of the whole platform; the start takes effect, its answer is lost."""
-    report_late_ms: Ms = 0
-    """A look shows it as it was so long ago; honest as long as the driver's lag is not smaller."""
-    lie: Seen | None = None
-    """What a look says as long as it is alive."""
-    ignore_stop: bool = False
-    """Only force ends it."""
-    stop_ms: Ms = 0
-    """From the asking to its end."""
-    log: tuple[str, ...] = ()
-    """Its output, all of it when it is ready."""
-
-
-def parse(payload: str) -> Script:
-    """The script in a payload, or the default one if there is none; raises Refused with the place of the mistake."""
-    try:
-        value = msgspec.json.decode(payload)
-        script = value.get("script", {}) if isinstance(value, dict) else {}
-        return msgspec.convert(script, Script)
-    except msgspec.ValidationError as error:
-        raise Refused(f"payload.script: {error}") from error
-    except msgspec.DecodeError as error:
-        raise Refused(f"the payload is not JSON: {error}") from error
-
-
-class Copy(Struct, kw_only=True):
-    """One run on the platform."""
-
-    run_id: str
-    order_id: str
-    incarnation: str
-    script: Script
-    commanded_at: int
-    start_until: int
-    """Until when its start may arrive once more."""
-    planned: End | None
-    """When and how it ends if nobody interferes."""
-    asked_at: int | None = None
-    forced_at: int | None = None
-    removed_at: int | None = None
-
-    @property
-    def ready_at(self) -> int:
-        return self.commanded_at + self.script.create_ms + self.script.start_ms
-
-    def look(self, at: int) -> tuple[Seen, Exit | None]:
-        """What is really the case at that time."""
-        if at < self.commanded_at:
-            return Seen.FRESH, None
-        end = self.end
-        if end is not None and end[0] <= at:
-            return (Seen.ABSENT, None) if end[1] is None else (Seen.STOPPED, end[1])
-        return (Seen.STARTING if at < self.ready_at else Seen.READY), None
-
-    def alive(self, at: int) -> bool:
-        return self.look(at)[0] in (Seen.STARTING, Seen.READY)
-
-    def began(self, at: int) -> bool:
-        """Whether it was ever ready."""
-        end = self.end
-        ever = self.script.start_error is None and (end is None or end[0] >= self.ready_at)
-        return ever and at >= self.ready_at
-
-    @property
-    def end(self) -> End | None:
-        """When and how it ends, as things stand; the earliest end counts. No exit means that nothing of it is left."""
-        if self.removed_at is self.asked_at is self.forced_at is None:
-            return self.planned
-        ends = [] if self.planned is None else [self.planned]
-        if self.removed_at is not None:
-            ends.append((self.removed_at, None))
-        if self.forced_at is not None:
-            ends.append((self.forced_at, Exit(signal=9)))
-        if self.asked_at is not None and not self.script.ignore_stop:
-            ends.append((self.asked_at + self.script.stop_ms, Exit(signal=15)))
-        return min(ends, key=lambda end: end[0], default=None)
-
-
-def _planned(script: Script, commanded_at: int) -> End | None:
-    """The end that the script itself brings."""
-    ready_at = commanded_at + script.create_ms + script.start_ms
-    ends: list[End] = []
-    if script.vanish_after_ms is not None:
-        ends.append((commanded_at + script.vanish_after_ms, None))
-    if script.start_error is not None:
-        ends.append((ready_at, Exit(start_error=script.start_error)))
-    elif script.run_ms is not None:
-        ends.append((ready_at + script.run_ms, _natural(script)))
-    return min(ends, key=lambda end: end[0], default=None)
-
-
-def _natural(script: Script) -> Exit:
-    if script.oom:
-        return Exit(signal=9, oom=True)
-    return Exit(signal=script.signal) if script.signal is not None else Exit(code=script.exit)
 
 
 class ScriptedPlatform:
@@ -146,8 +42,7 @@ class ScriptedPlatform:
         self.name = name or identity
         """What a host is known by: the next platform of the same name takes its place."""
         self.seats = seats
-        self.refuses_creates = 0
-        """How many of the next places cannot be made."""
+        self.yard = Yard(identity)
         self.copies: dict[str, Copy] = {}
         self.forgotten: dict[str, int] = {}
         """Runs that are over, with the time when no start of them can arrive any more: then they are dropped."""
@@ -155,37 +50,27 @@ class ScriptedPlatform:
         """Order id -> the most copies of it that were ever alive at once; of the last orders."""
         self.epoch = 0
         self.unreachable_until = 0
-        self._places: dict[str, str] = {}
-        self._used_by: dict[str, str] = {}
         self._copies_of: dict[str, list[Copy]] = {}
         self._forgotten: deque[str] = deque()
-        self._made = 0
 
     def check_reachable(self, now: int) -> None:
         """Raises Unreachable while it cannot be asked."""
         if now < self.unreachable_until:
             raise Unreachable(f"the scripted platform cannot be asked for {self.unreachable_until - now} ms")
 
-    def create(self, name: str) -> str:
-        """Make the place unless it is there."""
-        if self.seats:
+    def create(self, slot: Slot, making: Making, now: int) -> str | None:
+        """Make the place unless it is there; a seat is nothing, and there at once."""
+        if self.seats or making.template.warmth is Warmth.COLD:
             return self.identity
-        if name not in self._places:
-            if self.refuses_creates > 0:
-                self.refuses_creates -= 1
-                raise CommandRefused("the script says that this place cannot be made")
-            self._made += 1
-            self._places[name] = f"{self.identity}:{name}:{self._made}"
-        return self._places[name]
+        return self.yard.create(slot, making, now)
 
-    def remove(self, name: str, incarnation: str | None, now: int) -> None:
+    def remove(self, incarnation: str, now: int) -> None:
         """Take exactly this place away, and what runs in it."""
-        if self._places.get(name) != incarnation or incarnation is None:
+        if self.yard.made.pop(incarnation, None) is None:
             return
-        del self._places[name]
-        copy = self.copies.get(self._used_by.pop(incarnation, ""))
-        if copy is not None and copy.removed_at is None:
-            copy.removed_at = now
+        for copy in self.copies.values():
+            if copy.incarnation == incarnation and copy.removed_at is None:
+                copy.removed_at = now
 
     def start(self, start: Start, incarnation: str | None, until: int, now: int) -> Copy:
         """Begin the run once; whoever delivers a command late is refused."""
@@ -199,8 +84,8 @@ class ScriptedPlatform:
             raise CommandRefused(f"the start came {now - until} ms too late")
         if incarnation is None or not self.has(incarnation):
             raise CommandRefused(f"there is no place {incarnation}")
-        if not self.seats and incarnation in self._used_by:
-            raise CommandRefused(f"{incarnation} was used before")
+        if incarnation in self.yard.made:
+            self.yard.begin(incarnation)
         return self._begin(start, incarnation, until, now)
 
     def stop(self, run_id: str, *, force: bool, epoch: int, now: int) -> None:
@@ -216,7 +101,7 @@ class ScriptedPlatform:
 
     def has(self, incarnation: str) -> bool:
         """Whether this place is there."""
-        return incarnation == self.identity if self.seats else incarnation in self._places.values()
+        return incarnation == self.identity or incarnation in self.yard.made
 
     def alive(self, now: int) -> list[Copy]:
         """All copies that are really alive."""
@@ -252,10 +137,9 @@ class ScriptedPlatform:
             script=script,
             commanded_at=now,
             start_until=until,
-            planned=_planned(script, now),
+            planned=planned(script, now),
         )
         self.copies[start.run_id] = copy
-        self._used_by[incarnation] = start.run_id
         self.unreachable_until = max(self.unreachable_until, now + script.unreachable_ms)
         mine = self._copies_of.setdefault(order_id, [])
         mine.append(copy)
@@ -265,11 +149,22 @@ class ScriptedPlatform:
         return copy
 
 
-class ScriptedDriver:
-    """Driver and Logs for a scripted platform."""
+async def _pause() -> None:
+    await asyncio.sleep(0.05)
 
-    def __init__(self, platform: ScriptedPlatform, *, now: Callable[[], int], lag_ms: int = 0) -> None:
-        self.platform = platform
+
+class ScriptedDriver:
+    """Driver, Logs, Places, Images and Caption for a scripted platform."""
+
+    def __init__(
+        self,
+        platform: ScriptedPlatform,
+        *,
+        now: Callable[[], int],
+        lag_ms: int = 0,
+        pause: Callable[[], Awaitable[None]] = _pause,
+    ) -> None:
+        self.platform, self._pause = platform, pause
         self.lag_ms = lag_ms
         self.seats = platform.seats
         self._now = now
@@ -285,10 +180,11 @@ class ScriptedDriver:
         self.platform.check_reachable(self._now())
         return self.platform.name
 
-    async def create(self, slot: Slot, making: Making) -> str:
+    async def create(self, slot: Slot, making: Making) -> str | None:
         """Make the place, or nothing where places are seats."""
-        self.platform.check_reachable(self._now())
-        return self.platform.create(slot.name)
+        now = self._now()
+        self.platform.check_reachable(now)
+        return self.platform.create(slot, making, now)
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
         """Begin what the payload says."""
@@ -311,7 +207,36 @@ class ScriptedDriver:
         """Take the place away; a seat is nothing."""
         now = self._now()
         self.platform.check_reachable(now)
-        self.platform.remove(slot.name, slot.incarnation, now)
+        place = self.platform.yard.named(slot)
+        if place is not None:
+            self.platform.remove(place.incarnation, now)
+
+    async def places(self) -> Sequence[Place]:
+        """All places there are."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        return list(self.platform.yard.listed(now))
+
+    async def remove_stray(self, place: Place) -> None:
+        """Take exactly this one away."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        self.platform.remove(place.incarnation, now)
+
+    async def has_image(self, image: str) -> bool:
+        """Whether it is there."""
+        self.platform.check_reachable(self._now())
+        return self.platform.yard.images is None or image in self.platform.yard.images
+
+    def pull(self, image: str) -> AsyncIterator[str]:
+        """Get it, in the time that the platform says."""
+        self.platform.check_reachable(self._now())
+        return self.platform.yard.pull(image, self._now, self._pause)
+
+    async def caption(self, slot: Slot, text: str) -> None:
+        """Keep it for whoever looks."""
+        self.platform.check_reachable(self._now())
+        self.platform.yard.captions[slot.name] = text
 
     async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         """One sighting for each run, as late or untrue as its script says."""

@@ -26,6 +26,7 @@ from standby.core.model import (
     Slot,
     Spec,
 )
+from standby.core.sighting import ImageState
 from standby.core.work import Report
 
 
@@ -305,6 +306,13 @@ class Store(Protocol):
 
     async def reading(self, host: str) -> tuple[int, str] | None:
         """When a host was measured last, and what."""
+
+    # images
+    async def put_image(self, state: ImageState) -> None:
+        """Keep what is known of an image on a host."""
+
+    async def images(self, host: str) -> Sequence[ImageState]:
+        """What is known of the images on a host, by name."""
 
     # hints
     def listen(self, hear: Callable[[Heard], None]) -> Callable[[], None]:

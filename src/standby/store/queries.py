@@ -280,5 +280,6 @@ REPORTS_POSTGRES: Final = "select * from reports where run_id = any (cast($1 as 
 REPORTS_SQLITE: Final = "select * from reports where run_id in (select value from json_each($1))"
 
 READING: Final = "select at, body from readings where host = $1"
+IMAGES: Final = "select * from images where host = $1 order by image"
 KEYS: Final = "select * from keys order by name"
 IDEMPOTENCY: Final = "select * from idempotency where project = $1 and key = $2"

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.json import encode
 
 from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, OrderState, Pool, Project, Run, Slot, Spec
+from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store import queries, rows
 from standby.store.contract import History, Key, Listed, LogChunk, LogTail, OrderFilter, Page, Work
@@ -268,6 +269,10 @@ class Reads:
         """When a host was measured last, and what."""
         found = await self.fetch(queries.READING, host)
         return (found[0][0], found[0][1]) if found else None
+
+    async def images(self, host: str) -> Sequence[ImageState]:
+        """What is known of the images on a host, by name."""
+        return [rows.image(row) for row in await self.fetch(queries.IMAGES, host)]
 
     async def keys(self) -> Sequence[Key]:
         return [rows.key(row) for row in await self.fetch(queries.KEYS)]

@@ -23,6 +23,7 @@ from standby.core.model import (
     Slot,
     Spec,
 )
+from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store.contract import Key, LogChunk, LogTail
 
@@ -81,6 +82,11 @@ def key(row: Row) -> Key:
 
 def idempotency(row: Row) -> Idempotency:
     return value(Idempotency, row)
+
+
+def image(row: Row) -> ImageState:
+    fields = dict(zip(ImageState.__struct_fields__, row, strict=False))
+    return convert({**fields, "present": bool(fields["present"])}, ImageState)
 
 
 def pool(row: Row) -> Pool:

@@ -10,6 +10,7 @@ from msgspec.json import encode
 from msgspec.structs import astuple
 
 from standby.core.model import Change
+from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store.contract import Answer, Heard, Key, Verdict
 from standby.store.reads import Param, Reads
@@ -110,6 +111,11 @@ PUT_READING: Final = """
 insert into readings (host, at, body) values ($1, $2, $3)
 on conflict (host) do update set at = excluded.at, body = excluded.body
 """
+PUT_IMAGE: Final = """
+insert into images (host, image, at, present, pulling_since, progress, error) values ($1, $2, $3, $4, $5, $6, $7)
+on conflict (host, image) do update set at = excluded.at, present = excluded.present,
+    pulling_since = excluded.pulling_since, progress = excluded.progress, error = excluded.error
+"""
 
 
 class Sweeps(Reads):
@@ -190,6 +196,10 @@ class Sweeps(Reads):
     async def put_reading(self, host: str, at: int, body: str) -> None:
         """Keep the last measurement of a host."""
         await self.transact((PUT_READING, host, at, body))
+
+    async def put_image(self, state: ImageState) -> None:
+        """Keep what is known of an image on a host."""
+        await self.transact((PUT_IMAGE, *astuple(state)))
 
     async def add_key(self, key: Key) -> bool:
         """Keep a key; false when its name is taken."""
