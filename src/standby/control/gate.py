@@ -30,7 +30,7 @@ class StartGate:
         new = []
         for place, order in enumerate(plan.held, 1):
             if order.id not in self._told:
-                starts = {"n": room.starting, "max": room.host.starts_max, "place": place, "queue": len(plan.held)}
+                starts = {"n": plan.starting, "max": room.host.starts_max, "place": place, "queue": len(plan.held)}
                 new.append(lifecycle.hold(self._cause(Trigger.ADMIT), order, {"starts": starts}))
         for change in await self._book.save(new):
             assert change.order is not None and change.order_was is not None

@@ -109,7 +109,8 @@ class Tending:
         changes = size.size(lambda: self._cause(Trigger.SIZE), room, plan, self._world.config.installation)
         saved = await self._book.save(changes)
         if saved:
-            if any(change.kind is EventKind.SLOT_CREATING for change in saved):
+            making = [change.slot for change in saved if change.kind is EventKind.SLOT_CREATING]
+            if any(slot is not None and not room.is_seat(slot.pool) for slot in making):
                 self.started()
             await self._count(mirror, saved, ())
         if self._pulls is not None:

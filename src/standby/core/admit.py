@@ -109,8 +109,9 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         if not self.host.start_gap_ms:
             return 0
         runs = [order.commanded_at or 0 for order in self.opened if not self.hands_over(order.pool)]
-        making = [slot.state_since for slot in self.slots if slot.state is SlotState.CREATING]
-        return max(self.started_at, *runs, *making, 0) + self.host.start_gap_ms
+        making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
+        made = [slot.state_since for slot in making if not self.is_seat(slot.pool)]
+        return max(self.started_at, *runs, *made, 0) + self.host.start_gap_ms
 
     @property
     def permits(self) -> int | None:
@@ -159,6 +160,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Idle live slots of other pools whose memory an order needs."""
     blocked: bool = False
     """Somebody waits for memory."""
+    starting: int = 0
+    """Platform starts in flight, those that begin now included."""
     permits: int | None = None
     """Platform starts that are left over; null is no limit."""
 
@@ -204,6 +207,7 @@ class _Share:
         self.makeable = Counter(room.makeable)
         self.missing = frozenset[str]() if ungated else room.missing
         self.permits = None if ungated else room.permits
+        self.starting = 0 if self.permits is None else room.starting
         self.used = room.used_mb
         self.opened = Counter(room.project_open)
         self.admissions: list[Admission] = []
@@ -223,6 +227,7 @@ class _Share:
             pulls=self.pulls,
             evictions=self.evictions,
             blocked=self.blocked,
+            starting=self.starting,
             permits=self.permits,
         )
 
@@ -286,18 +291,13 @@ class _Share:
         nth = None
         if begins and self.permits is not None:
             self.permits -= 1
-            nth = self.room.starting + self._begun + 1
+            nth = self.starting = self.starting + 1
         if slot is not None:
             self.admissions.append(Admission(order, slot, nth))
             return
         self.spoken[order.pool] += 1
         if not soon:
             self.wanted[order.pool] += 1
-
-    @property
-    def _begun(self) -> int:
-        granted = sum(admission.nth is not None for admission in self.admissions)
-        return granted + sum(count for name, count in self.wanted.items() if not self.room.is_seat(name))
 
     def _make_room(self, name: str, lacking: int) -> None:
         """Other pools' idle live slots go for an order that only waits for memory, those kept warm last; none if all
