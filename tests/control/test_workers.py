@@ -96,7 +96,7 @@ async def test_a_used_slot_waits_for_the_worker_of_its_next_generation(home: Hou
     await home.steps()
     slot = await home.slot()
     assert (await home.stage.order(order_id)).state is S.COMPLETED
-    assert (slot.state, slot.boot, slot.generation) == (SlotState.CLEANING, None, first.generation + 1)
+    assert (slot.state, slot.boot, slot.generation) == (SlotState.CREATING, None, first.generation + 1)
     # whoever lived there before has nothing to do there any more
     assert (await worker.fetch()).status_code == 401
     assert (await worker.boot()).status_code == 401
@@ -230,7 +230,7 @@ async def test_a_worker_dead_between_fetch_and_start_is_lost_when_its_place_is_g
     await home.steps()
     assert (await worker.fetch()).status_code == 200
     slot = await home.slot()
-    home.stage.platform.remove(slot.name, slot.incarnation, home.stage.clock.now())
+    home.stage.platform.remove(slot.incarnation or "", home.stage.clock.now())
     await home.steps(4)
     order = await home.stage.order(order_id)
     assert (order.state, order.reason) == (S.WAITING_RETRY, Reason.LOST)

@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 
 from standby.core import judge, work
-from standby.core.errors import IllegalMove
 from standby.core.model import EventKind, OrderState, Pool, PoolSettings, Reason, SlotState, Template, Warmth
 from standby.core.sighting import Exit, Seen, Sighting
 from standby.core.work import Offer, Report, Word
@@ -47,17 +46,18 @@ def test_work_is_handed_over_to_resident_workers_only() -> None:
 # booting
 
 
-@pytest.mark.parametrize("state", [SlotState.CREATING, SlotState.CLEANING, SlotState.IDLE])
+@pytest.mark.parametrize("state", [SlotState.CREATING, SlotState.IDLE])
 def test_a_resident_worker_that_boots_lives_in_its_slot_from_then_on(state: SlotState) -> None:
     change = work.boot(cause(), slot(state=state, boot="old"), of(RESIDENT), None, "new")
     assert change is not None and change.kind is EventKind.SLOT_BOOTED
     assert changed(change.slot_was, change.slot) == {"boot": "new"}
 
 
-@pytest.mark.parametrize("state", [SlotState.ERROR, SlotState.REMOVING])
-def test_nobody_boots_in_a_slot_that_is_given_up(state: SlotState) -> None:
-    with pytest.raises(IllegalMove):
-        work.boot(cause(), slot(state=state), of(RESIDENT), None, "new")
+@pytest.mark.parametrize("state", [SlotState.CLEANING, SlotState.ERROR, SlotState.REMOVING])
+def test_whoever_boots_in_a_slot_that_is_used_up_or_given_up_lives_nowhere_and_may_leave(state: SlotState) -> None:
+    given_up = slot(state=state)
+    assert work.boot(cause(), given_up, of(RESIDENT), None, "new") is None
+    assert work.offer(given_up, of(RESIDENT), None, "new", None, NOW) is Offer.LEAVE
 
 
 def test_the_same_boot_again_changes_nothing() -> None:

@@ -203,7 +203,7 @@ def test_the_slot_counts_its_use_and_is_cleaned_from_this_moment() -> None:
     used = {"uses": 1, "last_used_at": NOW}
     seat, place = _finish(RUNNING, Exit(code=0)), _finish(RUNNING, Exit(code=0), seats=False)
     assert changed(seat.slot_was, seat.slot) == used
-    cleaned = {"state": SlotState.CLEANING, "state_since": NOW, "generation": 2}
+    cleaned = {"state": SlotState.CLEANING, "state_since": NOW}
     assert changed(place.slot_was, place.slot) == {**used, **cleaned}
 
 
