@@ -73,9 +73,3 @@ class Book:
     def open_of(self, project: str) -> int:
         """How many open runs a project has."""
         return sum(self.orders[order_id].project == project for order_id in self.holder.values())
-
-    def memory_on(self, host: str) -> int:
-        """What the open runs on a host declared."""
-        return sum(
-            self.orders[order_id].memory_mb for slot, order_id in self.holder.items() if self.slots[slot].host == host
-        )

@@ -6,7 +6,9 @@ from sim import plan
 from sim.grounds import Grounds
 from sim.instance import Instance, Trap
 from standby.core import lifecycle, places
-from standby.core.model import Mode, Order, OrderState, Spec
+from standby.core.model import Mode, Order, OrderState, Slot, SlotState, Spec, Warmth
+from standby.core.size import slot_name
+from standby.drivers.contract import Making
 from standby.store.contract import StoreDown
 
 ORDERS_MOST = 20
@@ -36,7 +38,7 @@ class Deeds(Grounds):
             memory_mb = host.memory_mb + 1
         order = Order(
             id=self.ids.order(now),
-            project=chance.choice(["a", "a", "b", "c"]),
+            project=shape.project or chance.choice(["a", "a", "b", "c"]),
             pool=pool.name,
             memory_mb=memory_mb,
             submitted_at=now,
@@ -88,6 +90,21 @@ class Deeds(Grounds):
             self.apply()
         except StoreDown:
             pass
+
+    def do_template(self) -> None:
+        """Somebody builds another image for a pool."""
+        name = self.chance.choice(self.shape.pools).name
+        self.templates[name] = self.templates.get(name, 1) + 1
+        try:
+            self.apply()
+        except StoreDown:
+            pass
+
+    def do_reset_breakers(self) -> None:
+        for pool in list(self.truths.book.pools.values()):
+            change = places.reset_breaker(self._cause(), pool)
+            if change is not None:
+                self._save(change)
 
     # time and steps
 
@@ -233,3 +250,43 @@ class Deeds(Grounds):
             self.say(lambda: f"    the world ends {self._run(run)} ({how})")
             self.truths.killed.add(run)
             setattr(alive[run].copy, how, self.loop.ms)
+
+    # faults of places and images
+
+    def do_lose_a_place(self) -> None:
+        """Somebody removes one behind our back."""
+        platform = self._host().driver.platform
+        if platform.yard.made:
+            incarnation = self.chance.choice(list(platform.yard.made))
+            self.say(lambda: f"    {incarnation} is gone")
+            platform.remove(incarnation, self.loop.ms)
+
+    def do_leave_a_stray(self) -> None:
+        """Something of ours is there that no row knows: it came late, or a database was restored."""
+        host = self._host()
+        pools = [pool for pool in self.shape.pools if pool.host == host.name]
+        if host.shape.seats or not pools:
+            return
+        pool = self.truths.book.pools[self.chance.choice(pools).name]
+        name = slot_name("standby", pool.name, self.chance.choice([1, 2, 9]))
+        at = self.loop.ms - self.chance.choice([0, 1_000_000])
+        row = Slot(
+            name=name,
+            host=host.name,
+            pool=pool.name,
+            state=SlotState.CREATING,
+            state_since=at,
+            created_at=at,
+            generation=self.chance.randrange(100),
+        )
+        making = Making(template=pool.settings.template, memory_mb=pool.settings.memory_mb)
+        if making.template.warmth is not Warmth.COLD:
+            host.driver.platform.yard.put(row, making, at)
+
+    def do_lose_the_images(self) -> None:
+        images = self._host().driver.platform.yard.images
+        if images is not None:
+            images.clear()
+
+    def do_refuse_pulls(self) -> None:
+        self._host().driver.platform.yard.pulls_fail = self.chance.choice([1, 3])

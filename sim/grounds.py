@@ -10,14 +10,14 @@ from sim.instance import Ground, Instance
 from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import SimHost
-from sim.plan import Shape
+from sim.plan import PoolShape, Shape
 from sim.truths import SKEW_MS, Truths
 from standby.config import Config
 from standby.control.apply import apply_config
 from standby.core import places
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Trigger, run_id
-from standby.core.sighting import Sighting
+from standby.core.sighting import Place, Sighting
 from standby.seal import Seal
 from standby.store.contract import StoreDown
 from standby.world import Ids, World
@@ -41,6 +41,8 @@ class Grounds:
         self.instances: list[Instance] = []
         self.slots_max = {pool.name: pool.slots_max for pool in shape.pools}
         self.limits = dict(shape.projects)
+        self.templates: dict[str, int] = {}
+        """Pool -> which image its slots are made of."""
         self._telling, self._calm = telling, False
 
     @property
@@ -82,6 +84,10 @@ class Grounds:
 
     def began(self, host: SimHost) -> None:
         self.truths.began(host)
+
+    def sweeps(self, host: SimHost, place: Place) -> None:
+        self.say(lambda: f"    {place.incarnation} is swept from {host.name}")
+        self.truths.places.swept(host, place)
 
     def stepped(self, host: str, began_at: int) -> None:
         self.truths.stepped(host, began_at)
@@ -132,13 +138,29 @@ class Grounds:
         return Instance(name, cast(Ground, self), self._config(), self.hosts, offset_ms)
 
     def _config(self) -> Config:
-        hosts = {host.name: {"driver": "scripted", "memory_mb": host.memory_mb} for host in self.shape.hosts}
-        pools: dict[str, Any] = {
-            pool.name: {"host": pool.host, "slots_max": self.slots_max[pool.name], "memory_mb": pool.memory_mb}
-            for pool in self.shape.pools
+        hosts = {
+            host.name: {
+                "driver": "scripted",
+                "memory_mb": host.memory_mb,
+                "starts_max": host.starts_max,
+                "start_gap": host.start_gap_ms / 1000,
+            }
+            for host in self.shape.hosts
         }
+        pools: dict[str, Any] = {pool.name: self._pool(pool) for pool in self.shape.pools}
         projects = {name: {"running_max": most} for name, most in self.limits.items()}
         return Config.of(hosts=hosts, pools=pools, projects=projects, hints=self.shape.hints)
+
+    def _pool(self, pool: PoolShape) -> dict[str, Any]:
+        most = self.slots_max[pool.name]
+        told = {**pool.more, "host": pool.host, "slots_max": most, "memory_mb": pool.memory_mb}
+        if "slots_warm" in told:
+            told["slots_warm"] = min(most, told["slots_warm"])
+        if self._calm:
+            told.pop("max_age", None)  # slots that are replaced for ever never come to rest
+        if "warmth" in told:
+            told["image"] = f"app:{self.templates.get(pool.name, 1)}"
+        return told
 
     def _run(self, run: str | None) -> str:
         order_id, _, number = (run or "").rpartition("-")

@@ -5,6 +5,7 @@ from random import Random
 from sim.deeds import Deeds
 from sim.grounds import START_MS
 from sim.loop import at_once
+from sim.place import SimHost
 from sim.plan import Action
 
 ROUNDS_MOST = 4_000
@@ -50,7 +51,8 @@ class House(Deeds):
         self._mend()
         wait_ms, seq = 1_000, -1
         for _ in range(ROUNDS_MOST):
-            if (not self.truths.book.unfinished and not self.truths.alive) or self.violations:
+            over = not self.truths.book.unfinished and not self.truths.alive
+            if self.violations or (over and self.truths.places.unsettled() is None):
                 break
             self.pass_time(wait_ms)
             for name in self.hosts:
@@ -75,17 +77,26 @@ class House(Deeds):
         self.apply()
         for host in self.hosts.values():
             platform = host.driver.platform
-            platform.unreachable_until = platform.yard.refuses_creates = 0
+            platform.unreachable_until = platform.yard.refuses_creates = platform.yard.pulls_fail = 0
 
     def _serve(self, host: str) -> None:
         """What a healthy installation does, its operator included."""
         self.declare_dead(self.hosts[host])
+        self.do_reset_breakers()
+        self._clear_up(self.hosts[host])
         leaders = [instance for instance in self.instances if host in instance.leading]
         for instance in leaders:
             instance.step(host)
         if not leaders:
             for instance in self.instances:
                 instance.lead(host)
+
+    def _clear_up(self, host: SimHost) -> None:
+        """What an operator does about an alarm: so many strays that they are left to a person."""
+        if "belong to no slot" in (self.truths.book.hosts[host.name].error or ""):
+            known = {slot.incarnation for slot in self.truths.book.slots.values()}
+            for incarnation in set(host.driver.platform.yard.made) - known:
+                host.driver.platform.remove(incarnation, self.loop.ms)
 
     def _close(self) -> None:
         for instance in self.instances:

@@ -1,7 +1,9 @@
 """Hosts of the simulated world, and each instance's driver to them: calls are slow, late, lost, or hang."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -11,7 +13,7 @@ from sim.loop import VirtualLoop, at_once
 from sim.plan import HostShape
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
-from standby.drivers.contract import CommandRefused, Making, OpenRun, Sighting, Start
+from standby.drivers.contract import CommandRefused, Making, OpenRun, Place, Sighting, Start
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.drivers.scripted_run import Copy
 
@@ -38,6 +40,8 @@ class SimHost:
         """Runs whose end nobody can ask for any more: their platform is gone."""
         self.used: set[str] = set()
         """Incarnations in which something began."""
+        self.sightings: Counter[str] = Counter()
+        """Incarnation -> how many lists of places told of it."""
         self._lives = 0
         self.driver = self._platform(f"{self.name}-a")
 
@@ -64,7 +68,11 @@ class SimHost:
     def _platform(self, name: str) -> ScriptedDriver:
         self._lives += 1
         platform = ScriptedPlatform(f"{self.name}#{self._lives}", seats=self.shape.seats, name=name)
-        return ScriptedDriver(platform, now=lambda: self.loop.ms, lag_ms=self.shape.lag_ms)
+        platform.yard.create_ms = defaultdict(lambda: self.shape.create_ms)
+        if self.shape.pull_ms is not None:
+            platform.yard.images, platform.yard.pull_ms = set(), self.shape.pull_ms
+        pause = partial(asyncio.sleep, 0.5)
+        return ScriptedDriver(platform, now=lambda: self.loop.ms, lag_ms=self.shape.lag_ms, pause=pause)
 
 
 class Caller(Protocol):
@@ -87,6 +95,7 @@ class Fates(Protocol):
     def sent(self, verb: str, host: SimHost, caller: Any, run: str | None) -> None: ...
     def seen(self, sightings: Sequence[Sighting]) -> None: ...
     def began(self, host: SimHost) -> None: ...
+    def sweeps(self, host: SimHost, place: Place) -> None: ...
 
 
 class SimDriver:
@@ -150,6 +159,35 @@ class SimDriver:
 
     async def remove(self, slot: Slot) -> None:
         await self._command("remove", None, lambda: at_once(self._host.driver.remove(slot)))
+
+    async def places(self) -> Sequence[Place]:
+        await self._caller.pass_gate()
+        self._reach()
+        fault = self._fates.fault("slow look", "failed look")
+        if fault == "failed look":
+            raise Unreachable("the list could not be had")
+        found = await self._host.driver.places()
+        if fault == "slow look":
+            await asyncio.sleep(self._fates.chance.choice([0.1, 5.0, 15.0]))
+            await self._caller.pass_gate()
+        self._host.sightings.update(place.incarnation for place in found)
+        return found
+
+    async def remove_stray(self, place: Place) -> None:
+        self._fates.sweeps(self._host, place)
+        await self._command("remove_stray", None, lambda: at_once(self._host.driver.remove_stray(place)))
+
+    async def has_image(self, image: str) -> bool:
+        await self._caller.pass_gate()
+        self._reach()
+        return await self._host.driver.has_image(image)
+
+    async def pull(self, image: str) -> AsyncIterator[str]:
+        await self._caller.pass_gate()
+        self._reach()
+        async for progress in self._host.driver.pull(image):
+            await self._caller.pass_gate()
+            yield progress
 
     async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         asked_at = self._caller.now()

@@ -39,6 +39,12 @@ SOMETIMES: Final[Mapping[str, float]] = {
     "burn": 0.4,
     "kill": 1.5,
     "vanish": 1.5,
+    "lose a place": 1.5,
+    "leave a stray": 1.0,
+    "template": 0.7,
+    "lose the images": 0.5,
+    "refuse pulls": 0.7,
+    "reset breakers": 0.7,
     "unsteady": 1,
 }
 """Each seed knows about half of them."""
@@ -62,6 +68,11 @@ class HostShape(Struct, frozen=True, kw_only=True):
     seats: bool
     lag_ms: int
     memory_mb: int | None
+    starts_max: int | None = None
+    start_gap_ms: int = 0
+    create_ms: int = 0
+    pull_ms: int | None = None
+    """Null: every image is there."""
 
 
 class PoolShape(Struct, frozen=True, kw_only=True):
@@ -69,6 +80,9 @@ class PoolShape(Struct, frozen=True, kw_only=True):
     host: str
     slots_max: int
     memory_mb: int
+    project: str | None = None
+    more: Mapping[str, Any] = {}
+    """Other keys of its configuration: how warm its slots are, and how long they serve."""
 
 
 class Shape(Struct, frozen=True, kw_only=True):
@@ -108,14 +122,16 @@ def _shape(chance: Random) -> Shape:
         seats = chance.random() < 0.5
         lag_ms = chance.choice([0, 0, 300]) if seats else chance.choice([0, 500, 1_000])
         memory_mb = chance.choice([None, 100, 200, 300])
-        hosts.append(HostShape(name=f"h{number + 1}", seats=seats, lag_ms=lag_ms, memory_mb=memory_mb))
+        gate: dict[str, Any] = {
+            "starts_max": chance.choice([None, None, 1, 2]),
+            "start_gap_ms": chance.choice([0, 0, 0, 700]),
+            "create_ms": chance.choice([0, 0, 300, 4_000]),
+            "pull_ms": chance.choice([None, None, 0, 2_500]),
+        }
+        gate = {} if seats and chance.random() < 0.7 else gate
+        hosts.append(HostShape(name=f"h{number + 1}", seats=seats, lag_ms=lag_ms, memory_mb=memory_mb, **gate))
     pools = [
-        PoolShape(
-            name=f"p{number + 1}",
-            host=hosts[number % len(hosts)].name,
-            slots_max=chance.choice([1, 1, 2, 3]),
-            memory_mb=chance.choice([50, 100]),
-        )
+        _pool(chance, f"p{number + 1}", hosts[number % len(hosts)])
         for number in range(max(len(hosts), chance.choice([1, 1, 2, 3])))
     ]
     faults = {fault: chance.choice([0.03, 0.1, 0.2, 0.5]) for fault in CALL_FAULTS if chance.random() < 0.45}
@@ -129,6 +145,26 @@ def _shape(chance: Random) -> Shape:
     )
 
 
+def _pool(chance: Random, name: str, host: HostShape) -> PoolShape:
+    slots_max = chance.choice([1, 1, 2, 3])
+    more: dict[str, Any] = {"start_timeout": "20s"}
+    project = None
+    if not host.seats:
+        more["warmth"] = chance.choice(["created", "created", "running", "running", "cold"])
+        more["slots_warm"] = chance.choice([0, 0, 1, slots_max])
+        more["idle_ttl"] = chance.choice(["2s", "30s", "none"])
+        more["pick"] = chance.choice(["lru", "lru", "mru"])
+        if chance.random() < 0.2:
+            more["max_uses"] = chance.choice([1, 2])
+        if chance.random() < 0.2:
+            more["max_age"] = chance.choice(["10s", "1m"])
+        if chance.random() < 0.4:
+            project = "a"
+            more |= {"project": project, "reset": "none"}
+    memory_mb = chance.choice([50, 100])
+    return PoolShape(name=name, host=host.name, slots_max=slots_max, memory_mb=memory_mb, project=project, more=more)
+
+
 def script(chance: Random, lag_ms: int) -> dict[str, Any]:
     """What an order does once it is started."""
     told: dict[str, Any] = {
@@ -138,6 +174,7 @@ def script(chance: Random, lag_ms: int) -> dict[str, Any]:
     match chance.randrange(10):
         case 0:
             told["start_error"] = "no such image"
+            told["place_failed"] = chance.random() < 0.5
         case 1:
             told["oom"] = True
         case 2:

@@ -7,6 +7,7 @@ from sim.fold import Rows, fold
 from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import Birth, SimHost
+from sim.places import PlaceTruths
 from standby.core.model import (
     ENDED,
     OPEN,
@@ -52,6 +53,7 @@ class Truths:
         self.store: SimStore
         self.book = Book()
         self.violations: list[str] = []
+        self.places = PlaceTruths(self.book, hosts, self.broken)
         self.specs: dict[str, Spec] = {}
         self.acknowledged: set[str] = set()
         """Orders whose submit was acknowledged."""
@@ -136,13 +138,10 @@ class Truths:
         host, pool = book.hosts[slot.host], book.pools[slot.pool]
         if host.mode is not Mode.OPEN or pool.mode is not Mode.OPEN:
             self.broken(f"{name} was claimed although {pool.name} is {pool.mode} and {host.name} {host.mode}")
-        if host.memory_mb is not None and book.memory_on(host.name) > host.memory_mb:
-            self.broken(f"{name} brings {host.name} to {book.memory_on(host.name)} of {host.memory_mb} MB")
+        self.places.claimed(name, order, slot, pool)
         limit = book.projects.get(order.project)
         if limit is not None and limit.running_max is not None and book.open_of(order.project) > limit.running_max:
             self.broken(f"{name} brings project {order.project} over its {limit.running_max}")
-        if not self.hosts[host.name].shape.seats and order.incarnation in self.hosts[host.name].used:
-            self.broken(f"{name} was claimed for {order.incarnation}, where something ran before")
 
     def _slot(self, event: Event) -> None:
         slot, book = self.book.slots.get(event.subject), self.book
@@ -154,15 +153,15 @@ class Truths:
             mine = sum(other.pool == slot.pool for other in book.slots.values())
             if mine > book.pools[slot.pool].settings.slots_max:
                 self.broken(f"{slot.name} is one slot too many: {mine}")
+        if event.kind is K.SLOT_CREATING:
+            self.places.making(slot)
         self._idle_is_clean(slot.name)
 
     def _idle_is_clean(self, name: str) -> None:
         slot = self.book.slots.get(name)
         if slot is None or slot.state is not SlotState.IDLE or name in self.book.holder:
             return
-        host = self.hosts[slot.host]
-        if not host.shape.seats and slot.incarnation in host.used:
-            self.broken(f"{name} is idle with {slot.incarnation}, where something ran before")
+        self.places.fresh(name, slot, self.book.pools[slot.pool])
 
     def _end(self, name: str, before: Order, order: Order, event: Event) -> None:
         """A run was settled: it must be over, and its record what really happened."""
@@ -170,6 +169,8 @@ class Truths:
         if run is None:
             self.broken(f"{name} ended without a record of its run")
             return
+        if run.reason is Reason.LOST or self.book.slots[run.slot].state is SlotState.ERROR:
+            self.places.tainted.add(run.incarnation)
         really = self._really(id_of_run(before))
         if really == "alive":
             self.broken(f"{name} was settled as {event.to_state} ({run.reason}) while it is alive")
@@ -212,16 +213,21 @@ class Truths:
         if order.reason is Reason.CANCELLED:
             return
         spec, waited = self.specs[order.id], self._waited[order.id]
-        if order.reason is not Reason.QUEUE_TIMEOUT or spec.queue_timeout_ms is None:
+        if order.reason not in (Reason.QUEUE_TIMEOUT, Reason.DEPLOY_TIMEOUT) or spec.queue_timeout_ms is None:
             self.broken(f"{name} ended without a run because of {order.reason}")
             return
+        if (order.reason is Reason.DEPLOY_TIMEOUT) is not (before is not None and before.deploy_since is not None):
+            self.broken(f"{name} ended with {order.reason}, but its time was {'' if before else 'not '}extended")
+        timeout_ms = spec.queue_timeout_ms
+        if order.reason is Reason.DEPLOY_TIMEOUT:
+            timeout_ms = self.book.pools[order.pool].settings.deploy_timeout_ms
         unled, blocked = self._lost_time(order.pool)
         served = self.loop.ms - waited.at - max(unled - waited.unled, blocked - waited.blocked)
         # an unblock counts as of when it was decided: what was submitted until its commit reckoned with more
         early = max(0, waited.blocked - blocked)
-        if served < spec.queue_timeout_ms - SLACK_MS - early:
+        if served < timeout_ms - SLACK_MS - early:
             self.broken(
-                f"{name} gave up waiting after {spec.queue_timeout_ms} ms, but was served only {served} of "
+                f"{name} gave up waiting after {timeout_ms} ms, but was served only {served} of "
                 f"{self.loop.ms - waited.at} ms (unled {unled - waited.unled}, blocked {blocked - waited.blocked})"
             )
 
@@ -334,6 +340,8 @@ class Truths:
                 self.broken(f"{name} was cancelled, which was acknowledged, but is {order.state}")
             if len(self.book.runs.get(order.id, [])) != order.attempt and order.state in ENDED:
                 self.broken(f"{name} has {len(self.book.runs.get(order.id, []))} runs in {order.attempt} attempts")
+        if (left := self.places.unsettled()) is not None:
+            self.broken(f"long after the last order {left}")
         for run in self.alive:
             self.broken(f"run {run[-2:]} of {self.book.name(run.rpartition('-')[0])} is still alive")
         missing = self.acknowledged - set(self.book.orders)

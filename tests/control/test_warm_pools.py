@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from standby.core import places
-from standby.core.model import EventKind, OrderState, Reason, SlotState, Trigger
+from standby.core.model import EventKind, OrderState, Reason, Slot, SlotState, Trigger
+from standby.drivers.contract import Making
 from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio
@@ -252,12 +253,12 @@ async def test_a_slow_call_that_makes_a_place_is_not_given_up_after_a_minute() -
     leader = await stage.leader()
     create, asked = stage.driver.create, []
 
-    async def slowly(*args: Any) -> str | None:
+    async def slowly(slot: Slot, making: Making) -> str | None:
         asked.append(stage.clock.ms)
         until = stage.clock.ms + 420_000
         while stage.clock.ms < until:
             await stage.driver._pause()
-        return await create(*args)
+        return await create(slot, making)
 
     stage.driver.create = slowly  # type: ignore[method-assign, assignment]
     order = await stage.submit({}, queue_timeout_ms=None)

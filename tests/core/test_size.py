@@ -1,7 +1,9 @@
 from typing import Any
 
-from standby.core import size
-from standby.core.admit import Plan, Room
+from msgspec.structs import replace
+
+from standby.core import admit, size
+from standby.core.admit import Room
 from standby.core.model import EventKind, Mode, OrderState, SlotState
 from tests.rows import NOW, cause, host, order, pool, slot
 
@@ -16,7 +18,7 @@ def _size(wanted: int = 0, **parts: Any) -> list[tuple[EventKind, str]]:
         "project_max": {},
     }
     room = Room(**{"now": NOW, **base, **parts})
-    plan = Plan(wanted={"default": wanted}, permits=room.permits)
+    plan = replace(admit.nobody(room), wanted={"default": wanted})
     return [(change.kind, change.subject) for change in size.size(cause, room, plan, "standby")]
 
 

@@ -264,7 +264,7 @@ class HostStep:
 
     async def _admit(self, mirror: Mirror, *, poll: bool) -> None:
         room = self._tending.room(mirror)
-        plan = admit.Plan(permits=room.permits)
+        plan = admit.nobody(room)
         if poll or self._book.seek:
             most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
             self._book.seek = False  # before the question: what comes meanwhile sets it again

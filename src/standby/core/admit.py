@@ -4,11 +4,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import cached_property
+from typing import Final
 
 from msgspec import Struct
 
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
 from standby.core.warm import hands_over, is_seat, made_of
+
+FAILURES_MAX: Final = 3
+"""A slot that failed so often is given up."""
 
 
 class Room(Struct, frozen=True, kw_only=True, dict=True):
@@ -77,15 +81,33 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @cached_property
-    def makeable(self) -> Mapping[str, int]:
-        """How many slots of each pool could be made now: used ones made anew, and new ones below the maximum."""
-        there = Counter(slot.pool for slot in self.slots)
+    def remakeable(self) -> Mapping[str, Sequence[Slot]]:
+        """Slots of each pool that could be made anew now: used ones, and broken ones whose time has come; those whose
+        place still counts first, then the oldest."""
         ending = {order.slot for order in self.ending}
-        cleaning = [slot for slot in self.slots if slot.state is SlotState.CLEANING and slot.pool in self.pools]
-        cleaning = [slot for slot in cleaning if slot.name not in ending and not self.is_seat(slot.pool)]
-        used = Counter(slot.pool for slot in cleaning if self.serves(slot))
+        found: dict[str, list[Slot]] = {}
+        for slot in self.slots:
+            if slot.state is SlotState.CLEANING or slot.state is SlotState.ERROR:
+                pool = self.pools.get(slot.pool)
+                if pool is not None and pool.broken_at is None and slot.name not in ending and self._can_again(slot):
+                    found.setdefault(slot.pool, []).append(slot)
+        for slots in found.values():
+            slots.sort(key=lambda slot: (slot.incarnation is None, slot.state_since, slot.name))
+        return found
+
+    def _can_again(self, slot: Slot) -> bool:
+        if slot.state is SlotState.CLEANING:
+            return not self.is_seat(slot.pool) and self.serves(slot)
+        due = slot.retry_at is not None and slot.retry_at <= self.now
+        return due and slot.failures < FAILURES_MAX and self.serves(slot)
+
+    @cached_property
+    def makeable(self) -> Mapping[str, int]:
+        """How many slots of each pool could be made now: made anew, and new ones below the maximum."""
+        there = Counter(slot.pool for slot in self.slots)
         sound = {name: pool.settings.slots_max for name, pool in self.pools.items() if pool.broken_at is None}
-        return {name: used[name] + max(0, sound[name] - there[name]) if name in sound else 0 for name in self.pools}
+        new = {name: max(0, most - there[name]) for name, most in sound.items()}
+        return {name: len(self.remakeable.get(name, ())) + new.get(name, 0) for name in self.pools}
 
     def is_seat(self, pool: str) -> bool:
         return is_seat(self.pools[pool], self.seats)
@@ -180,6 +202,12 @@ def admit(room: Room, waiting: Sequence[Order]) -> Plan:
     return share.plan()
 
 
+def nobody(room: Room) -> Plan:
+    """The plan when nobody waits."""
+    permits = room.permits
+    return Plan(starting=0 if permits is None else room.starting, permits=permits)
+
+
 def only_wait_for_a_start(room: Room, waiting: Sequence[Order]) -> AbstractSet[str]:
     """Those that would have a slot, or one in the making, if nothing limited starts and every image were there."""
     share = _Share(room, ungated=True)
@@ -205,6 +233,10 @@ class _Share:
         self.free = {name: list(room.free[name]) for name in self.serving}
         self.coming = Counter(room.coming)
         self.makeable = Counter(room.makeable)
+        self.counted = Counter(
+            {name: sum(slot.incarnation is not None for slot in slots) for name, slots in room.remakeable.items()}
+        )
+        """Slots to be made anew whose place counts in the memory already."""
         self.missing = frozenset[str]() if ungated else room.missing
         self.permits = None if ungated else room.permits
         self.starting = 0 if self.permits is None else room.starting
@@ -243,7 +275,7 @@ class _Share:
         begins = self._begins(pool, claim=bool(slots), soon=soon)
         if begins and pool.broken_at is not None:
             return True
-        need = self._need(pool, order, new=not slots and not soon)
+        need = self._need(pool, order, new=not slots and not soon and self.counted[name] <= 0)
         memory = self.room.host.memory_mb
         if memory is not None and self.used + need > memory:
             if max(need, order.memory_mb) > memory:
@@ -284,6 +316,7 @@ class _Share:
         slot = slots.pop() if slots else None
         if slot is None:
             (self.coming if soon else self.makeable)[order.pool] -= 1
+            self.counted[order.pool] -= not soon
         if begins and self.permits == 0:
             self.held.append(order)
             return
@@ -300,8 +333,8 @@ class _Share:
             self.wanted[order.pool] += 1
 
     def _make_room(self, name: str, lacking: int) -> None:
-        """Other pools' idle live slots go for an order that only waits for memory, those kept warm last; none if all
-        of them would not be enough."""
+        """Idle live slots that it would not use go for an order that only waits for memory, those kept warm last; none
+        if all of them would not be enough."""
         self.blocked = True
         room = self.room
         alive = {other: pool for other, pool in room.pools.items() if room.hands_over(other)}
@@ -314,10 +347,11 @@ class _Share:
         warm: list[Slot] = []
         for other, pool in alive.items():
             idle = self.free.get(other, room.free[other])
-            if other != name:
-                extra = max(0, len(idle) - pool.settings.slots_warm)
-                spare += idle[:extra]
-                warm += idle[extra:]
+            if other == name:
+                idle = idle[:-1]  # the one that it would use
+            extra = max(0, len(idle) - pool.settings.slots_warm)
+            spare += idle[:extra]
+            warm += idle[extra:]
         chosen: list[Slot] = []
         for slot in [*sorted(spare, key=_last_used), *sorted(warm, key=_last_used)]:
             if lacking <= 0:

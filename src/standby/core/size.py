@@ -8,11 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from standby.core import slots
-from standby.core.admit import Plan, Room, serves
+from standby.core.admit import FAILURES_MAX, Plan, Room, serves
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Mode, Pool, Slot, SlotState
 
-FAILURES_MAX: Final = 3
 REFILL_AT_ONCE: Final = 4
 """So many slots of a pool are being made ahead of need at once, where the host has no limit."""
 
@@ -60,8 +59,9 @@ class _Budget:
     """What is left of the host for slots that no order waits for: permits and memory."""
 
     def __init__(self, room: Room, plan: Plan) -> None:
-        several = room.host.starts_max is not None and room.host.starts_max > 1
-        self.permits = None if plan.permits is None else plan.permits - several
+        self.permits, most = plan.permits, room.host.starts_max
+        if self.permits is not None and most is not None and most > 1:
+            self.permits = min(self.permits, most - 1 - plan.starting)
         memory = room.host.memory_mb
         self.memory = None if memory is None else 0 if plan.blocked else memory - room.used_mb
 
@@ -95,12 +95,13 @@ class _Sized:
     def demand(self, installation: str) -> None:
         """Begin what waiting orders want, used slots first; their permits are taken already."""
         wanted = self._plan.wanted.get(self._pool.name, 0)
-        for slot in self._used_ones()[:wanted]:
+        alive = self._room.hands_over(self._pool.name)
+        for slot in self._again()[:wanted]:
             self._change(slot, slots.recreate(self._cause(), slot))
+            self._budget.spend(self._settings.memory_mb if alive and slot.incarnation is None else 0)
             wanted -= 1
         names = self._free_names(installation, wanted)
-        if self._room.hands_over(self._pool.name):
-            self._budget.spend(len(names) * self._settings.memory_mb)
+        self._budget.spend(len(names) * self._settings.memory_mb if alive else 0)
         self._create(names)
 
     def tend(self, installation: str) -> None:
@@ -113,7 +114,7 @@ class _Sized:
                 self._change(slot, slots.failed(self._cause(), slot, f"it was not ready after {wait_s:g} s"))
         if self._pool.broken_at is not None or self._lacks_image():
             return
-        for slot in [*self._due(), *self._used_ones()]:
+        for slot in self._again():
             if self._may_begin(new=slot.incarnation is None):
                 self._change(slot, slots.recreate(self._cause(), slot))
         if serves(self._room.host, self._pool) and not self._seat:
@@ -167,13 +168,14 @@ class _Sized:
         return not others and not self._in(SlotState.CREATING, SlotState.REMOVING)
 
     def _surplus(self) -> set[str]:
-        """Idle slots above the warm ones that nobody used for long, the longest unused first."""
+        """Idle slots above the warm ones that nobody used for long, the longest unused first; broken ones before them."""
         ttl = self._settings.idle_ttl_ms
         if ttl is None or self._seat:
             return set()
         idle = sorted((max(slot.state_since, slot.last_used_at or 0), slot.name) for slot in self._idle())
-        long = [name for since, name in idle if self._room.now - since >= ttl]
-        return set(long[: max(0, len(idle) - self._settings.slots_warm)])
+        broken = [(slot.state_since, slot.name) for slot in self._in(SlotState.ERROR)]
+        long = [name for since, name in [*broken, *idle] if self._room.now - since >= ttl]
+        return set(long[: max(0, len(broken) + len(idle) - self._settings.slots_warm)])
 
     def _is_late(self, slot: Slot) -> bool:
         """It should be made by now, also if only the time counts in which somebody could ask."""
@@ -182,15 +184,10 @@ class _Sized:
 
     # what is to be made
 
-    def _due(self) -> list[Slot]:
-        """Broken slots whose time to try again has come."""
-        now = self._room.now
-        return [slot for slot in self._in(SlotState.ERROR) if slot.retry_at is not None and slot.retry_at <= now]
-
-    def _used_ones(self) -> list[Slot]:
-        """Used slots that can be made anew, the oldest first."""
-        used = [] if self._seat else [slot for slot in self._in(SlotState.CLEANING) if self._room.serves(slot)]
-        return sorted(used, key=lambda slot: (slot.state_since, slot.name))
+    def _again(self) -> list[Slot]:
+        """Slots that can be made anew now."""
+        found = self._room.remakeable.get(self._pool.name, ())
+        return [slot for slot in found if slot.name not in self._touched]
 
     def _lacking(self) -> int:
         """How many more must be made so that enough stay idle, those counted that no order waits for."""

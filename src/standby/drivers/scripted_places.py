@@ -62,17 +62,22 @@ class Yard:
             if self.refuses_creates > 0:
                 self.refuses_creates -= 1
                 raise CommandRefused("the script says that this place cannot be made")
-            self._count += 1
-            place = Made(
-                slot=slot.name,
-                generation=slot.generation,
-                incarnation=f"{self._identity}:{slot.name}:{self._count}",
-                making=making,
-                made_at=now,
-                ready_at=now + self.create_ms.get(slot.pool, 0),
-            )
-            self.made[place.incarnation] = place
+            place = self.put(slot, making, now)
         return place.incarnation if now >= place.ready_at else None
+
+    def put(self, slot: Slot, making: Making, now: int) -> Made:
+        """A new place, whatever there is."""
+        self._count += 1
+        place = Made(
+            slot=slot.name,
+            generation=slot.generation,
+            incarnation=f"{self._identity}:{slot.name}:{self._count}",
+            making=making,
+            made_at=now,
+            ready_at=now + self.create_ms.get(slot.pool, 0),
+        )
+        self.made[place.incarnation] = place
+        return place
 
     def find(self, slot: str, generation: int) -> Made | None:
         """The place that was made as this generation."""
