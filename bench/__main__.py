@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import processes, queue, spawn, weight
+from bench import handover, processes, queue, spawn, weight
 from bench.databases import postgres
 from bench.report import machine, table, write
 from bench.rounds import Figures, Row, row
@@ -34,6 +34,8 @@ PARTS: Final[Mapping[str, Part]] = {
     "submit-sqlite": partial(queue.submit, engine=SQLITE, peers=("huey",)),
     "start-pg": partial(queue.start, engine=PG, peers=("pgqueuer", "procrastinate")),
     "start-sqlite": partial(queue.start, engine=SQLITE, peers=("huey",)),
+    "handover-pg": partial(handover.measure, engine=PG),
+    "handover-sqlite": partial(handover.measure, engine=SQLITE),
     "history-pg": partial(queue.history, engine=PG),
     "history-sqlite": partial(queue.history, engine=SQLITE),
     "snapshot-pg": queue.snapshot,
