@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -43,6 +44,10 @@ class Clock:
     def monotonic(self) -> float:
         return time.monotonic() + self.skipped_s
 
+    def skip(self, seconds: float) -> None:
+        """Whoever waits has waited so much longer."""
+        self.skipped_s += seconds
+
 
 class House:
     """The API as a client sees it, and the store behind it."""
@@ -50,7 +55,7 @@ class House:
     def __init__(self, world: World, clock: Clock, app: FastAPI, http: httpx2.AsyncClient) -> None:
         self.world, self.clock, self.app, self.http = world, clock, app, http
         self.store = world.store
-        self._slots = 0
+        self._slots: Counter[str] = Counter()
 
     async def get(self, path: str, **more: Any) -> httpx2.Response:
         return await self.http.get(f"/api/v1{path}", **more)
@@ -126,7 +131,7 @@ class House:
         work = await self._work(order_id)
         pool, host = await self.store.pool(work.order.pool), await self.store.host("local")
         assert pool is not None and host is not None
-        slot = await self._slot()
+        slot = await self.new_slot()
         lease = await self.lead()
         cause = self.world.cause(Trigger.ADMIT, "test", (lease.host, lease.epoch))
         await self._save(lifecycle.claim(cause, work.order, work.spec, slot, pool, host, 2_000))
@@ -136,11 +141,12 @@ class House:
         taken = await self.store.take_lease("local", "leader", 10_000)
         return taken[0] if taken else next(each for each in await self.store.leases() if each.host == "local")
 
-    async def _slot(self) -> Slot:
-        pool = await self.store.pool("default")
+    async def new_slot(self, pool_name: str = "default") -> Slot:
+        """One more idle slot of a pool."""
+        pool = await self.store.pool(pool_name)
         assert pool is not None
-        self._slots += 1
-        name = f"standby-pool-default-{self._slots:03}"
+        self._slots[pool_name] += 1
+        name = f"standby-pool-{pool_name}-{self._slots[pool_name]:03}"
         await self._save(slots.create(self._cause(), name, pool))
         await self._save(slots.made(self._cause(), await self._slot_named(name), "i-1"))
         return await self._slot_named(name)

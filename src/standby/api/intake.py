@@ -301,6 +301,8 @@ def _retry(body: RetryBody, default: Retry) -> Retry:
         cap_ms=default.cap_ms if body.cap_s is None else round(body.cap_s * 1000),
         retry_on=default.retry_on if body.retry_on is None else tuple(body.retry_on),
         no_retry_on=default.no_retry_on if body.no_retry_on is None else tuple(body.no_retry_on),
+        retry_errors=default.retry_errors if body.retry_errors is None else tuple(body.retry_errors),
+        fatal_errors=default.fatal_errors if body.fatal_errors is None else tuple(body.fatal_errors),
     )
 
 

@@ -45,6 +45,8 @@ class RetryView(Struct, frozen=True):
     cap_s: Seconds
     retry_on: Sequence[Reason]
     no_retry_on: Sequence[Reason]
+    retry_errors: Sequence[str]
+    fatal_errors: Sequence[str]
 
 
 class GateView(Struct, frozen=True):
@@ -333,6 +335,8 @@ def retry_view(retry: Retry) -> RetryView:
         cap_s=length(retry.cap_ms),
         retry_on=retry.retry_on,
         no_retry_on=retry.no_retry_on,
+        retry_errors=retry.retry_errors,
+        fatal_errors=retry.fatal_errors,
     )
 
 

@@ -67,6 +67,7 @@ Time = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "minimum": 0}]}),
 ]
 Reasons = Annotated[list[Reason], Field(max_length=len(Reason)), AfterValidator(_may_be_retried)]
+ErrorNames = Annotated[list[ShortText], Field(max_length=100)]
 
 
 class Body(BaseModel):
@@ -84,6 +85,8 @@ class RetryBody(Body):
     cap_s: Seconds | None = None
     retry_on: Reasons | None = None
     no_retry_on: Reasons | None = None
+    retry_errors: ErrorNames | None = None
+    fatal_errors: ErrorNames | None = None
 
 
 class SubmitBody(Body):

@@ -60,6 +60,10 @@ def _not_retried(order: Order) -> str:
         return ""
     if order.reason in order.retry.no_retry_on:
         return f"; not retried: no_retry_on has {order.reason}"
+    if order.reason == "error" and order.worker is not None and order.worker.error is not None:
+        name = order.worker.error.name
+        fatal = name in order.retry.fatal_errors
+        return f"; not retried: fatal_errors has {name}" if fatal else f"; not retried: nobody says so for {name}"
     asked = order.reason in RETRIED_BY_DEFAULT or order.reason in order.retry.retry_on
     return "" if asked else f"; not retried: retry_on has no {order.reason}"
 

@@ -31,6 +31,8 @@ class Retry(Answer, frozen=True, kw_only=True):
     cap_s: float
     retry_on: tuple[str, ...] = ()
     no_retry_on: tuple[str, ...] = ()
+    retry_errors: tuple[str, ...] = ()
+    fatal_errors: tuple[str, ...] = ()
 
 
 class WorkerError(Answer, frozen=True, kw_only=True):
