@@ -62,12 +62,14 @@ async def waits_ms(asked: Server, orders: int) -> list[float]:
     found: list[float] = []
     # slots are made when somebody waits for them: the first order only makes one
     await client.ask("POST", "work-orders", asked.key, {"command": ["true"]})
-    for generation in range(1, orders + 2):
+    generation = 0
+    for number in range(orders + 1):
+        generation = await _made(client, asked.key, after=generation)
         boot = await _booted(worker, seal.slot_token(SLOT, generation))
-        if generation > 1:
+        if number > 0:
             await _until_idle(client, asked.key)
         fetching = asyncio.ensure_future(worker.ask("GET", "worker/assignment?wait_s=20", boot))
-        if generation > 1:
+        if number > 0:
             await asyncio.sleep(SETTLED_S)
             began = time.monotonic()
             submitting = asyncio.ensure_future(client.ask("POST", "work-orders", asked.key, {"command": ["true"]}))
@@ -81,6 +83,17 @@ async def waits_ms(asked: Server, orders: int) -> list[float]:
     client.close()
     worker.close()
     return found
+
+
+async def _made(client: Line, key: str, after: int) -> int:
+    """The slot's next generation, when it is being made."""
+    async with asyncio.timeout(60):
+        while True:
+            _, said = await client.ask("GET", "slots", key)
+            found: list[int] = [slot["generation"] for slot in said["slots"] if slot["generation"] > after]
+            if found:
+                return found[0]
+            await asyncio.sleep(0.01)
 
 
 async def _booted(worker: Line, token: str) -> str:

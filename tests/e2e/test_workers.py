@@ -13,7 +13,7 @@ import pytest
 
 import standby.worker
 from standby.seal import Seal
-from tests.e2e.house import House, house, until
+from tests.e2e.house import Answer, House, house, until
 
 ROOT = Path(__file__).parents[2]
 POOL = """
@@ -53,11 +53,13 @@ class Home:
     def __init__(self, server: House, directory: Path) -> None:
         self.server, self.directory = server, directory
         self.socket = Path(server.state / "worker" / "api.sock")
+        self._served: set[int] = set()
 
-    def env(self, generation: int = 1, *, by_socket: bool = False) -> Mapping[str, str]:
-        """What the platform would give to the slot's worker."""
+    def env(self, *, by_socket: bool = False) -> Mapping[str, str]:
+        """What the platform would give to the worker of what is being made in the slot now."""
         seal = Seal(bytes.fromhex((self.server.state / "seal.key").read_text()))
-        token = seal.slot_token("standby-pool-bots-001", generation)
+        slot = until(self._made, "a slot waits for its worker")
+        token = seal.slot_token(slot["name"], slot["generation"])
         reach = {"STANDBY_SOCKET": str(self.socket)} if by_socket else {"STANDBY_URL": self.server.url}
         return {"PATH": os.environ["PATH"], "STANDBY_SLOT_TOKEN": token, **reach}
 
@@ -74,8 +76,14 @@ class Home:
             finally:
                 process.kill()
 
-    def slot_there(self) -> bool:
-        return bool(self.server.get("/slots?pool=bots")["slots"])
+    def _made(self) -> Answer | None:
+        """The slot, when it is of a generation that had no worker yet."""
+        slots = self.server.get("/slots?pool=bots")["slots"]
+        if not slots or slots[0]["state"] not in ("creating", "cleaning") or slots[0]["generation"] in self._served:
+            return None
+        self._served.add(slots[0]["generation"])
+        slot: Answer = slots[0]
+        return slot
 
 
 @contextmanager
@@ -98,13 +106,12 @@ def test_the_client_runs_what_each_order_says_and_leaves_when_its_slot_is_made_a
     )
     first = home.server.submit(pool="bots", script=script, env={"MARK": "secret"}, payload={"a": 1})
     second = home.server.submit("true", pool="bots")
-    until(home.slot_there, "a slot is made")
     with home.worker(sys.executable, "-m", "standby.worker", env=home.env(by_socket=True)) as worker:
         order = home.server.ended(first)
         assert (order["state"], order["exit_code"], order["reason"]) == ("failed", 3, "exit")
         assert marks.read_text() == f'secret {first}-1 {{"a": 1}} none\n'
         assert worker.wait(timeout=30) == 0
-    with home.worker(sys.executable, "-m", "standby.worker", "--", "sh", "-c", "exit 4", env=home.env(2)):
+    with home.worker(sys.executable, "-m", "standby.worker", "--", "sh", "-c", "exit 4", env=home.env()):
         assert home.server.ended(second)["exit_code"] == 4
 
 
@@ -114,14 +121,13 @@ def test_one_file_is_enough_and_progress_results_and_errors_are_seen(home: Home)
     argv = (sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(home.directory)!r}); import bot")
 
     well = home.server.submit("-", pool="bots", payload="us")
-    until(home.slot_there, "a slot is made")
     with home.worker(*argv, env=home.env()):
         order = home.server.ended(well)
     assert (order["state"], order["worker"]["result"]) == ("completed", {"met": "us"})
     assert (order["worker"]["progress"], order["worker"]["text"]) == (0.5, "half of it")
 
     badly = home.server.submit("-", pool="bots", payload="nobody")
-    with home.worker(*argv, env=home.env(2)):
+    with home.worker(*argv, env=home.env()):
         order = home.server.ended(badly)
     assert (order["state"], order["reason"]) == ("failed", "error")
     assert order["worker"]["error"] == {"name": "NoSuchMeeting", "text": "nobody is there", "retryable": False}
@@ -129,7 +135,7 @@ def test_one_file_is_enough_and_progress_results_and_errors_are_seen(home: Home)
     assert (run["error_name"], run["error"]) == ("NoSuchMeeting", "nobody is there")
 
     stopped = home.server.submit("-", pool="bots", payload="wait")
-    with home.worker(*argv, env=home.env(3)):
+    with home.worker(*argv, env=home.env()):
         home.server.in_state(stopped, "running")
         home.server.call("POST", f"/work-orders/{stopped}/cancel")
         order = home.server.ended(stopped)
@@ -140,7 +146,6 @@ def test_one_file_is_enough_and_progress_results_and_errors_are_seen(home: Home)
 def test_a_worker_in_shell_and_curl_works(home: Home, by_socket: bool) -> None:
     seen = home.directory / "seen"
     order_id = home.server.submit("-", pool="bots", payload={"link": "x"})
-    until(home.slot_there, "a slot is made")
     argv = ("sh", str(ROOT / "examples" / "worker.sh"), "sh", "-c", f"cat > {seen}; exit 5")
     with home.worker(*argv, env=home.env(by_socket=by_socket)) as worker:
         assert home.server.ended(order_id)["exit_code"] == 5
@@ -150,7 +155,6 @@ def test_a_worker_in_shell_and_curl_works(home: Home, by_socket: bool) -> None:
 
 def test_a_cancelled_order_is_stopped_by_the_worker_in_shell(home: Home) -> None:
     order_id = home.server.submit("-", pool="bots")
-    until(home.slot_there, "a slot is made")
     argv = ("sh", str(ROOT / "examples" / "worker.sh"), "sleep", "600")
     with home.worker(*argv, env=home.env()):
         home.server.in_state(order_id, "running")
@@ -179,7 +183,6 @@ def test_a_worker_that_fences_itself_ends_with_all_its_work_when_nobody_answers(
         pid_file = home.directory / "pid"
         script = f"(setsid sh -c 'echo $$ > {pid_file}; exec sleep 600' &) ; exec sleep 600"
         order_id = home.server.submit(pool="bots", script=script)
-        until(home.slot_there, "a slot is made")
         with home.worker(sys.executable, "-m", "standby.worker", env=home.env()) as worker:
             home.server.in_state(order_id, "running")
             left = until(lambda: (pid_file.exists() and pid_file.read_text().strip()) or None, "it has begun")
