@@ -1,6 +1,7 @@
 """Real workers and a real server: the client, a program in shell, the socket, and what they do when nobody answers."""
 
 import os
+import runpy
 import shutil
 import signal
 import subprocess
@@ -161,6 +162,25 @@ def test_a_cancelled_order_is_stopped_by_the_worker_in_shell(home: Home) -> None
         home.server.call("POST", f"/work-orders/{order_id}/cancel")
         order = home.server.ended(order_id)
     assert (order["state"], order["exit_code"]) == ("cancelled", 143)
+
+
+def test_the_meeting_bots_of_the_example_go_through_all_their_words(short_path: Path) -> None:
+    view = runpy.run_path(str(ROOT / "examples" / "meeting-bots" / "view.py"))["bot"]
+    policy = 'retry_errors = ["LobbyTimeout"]\nretries = 1\nretry_base = "10ms"\n'
+    with at_home(short_path, POOL + policy) as home:
+        argv = (sys.executable, str(ROOT / "examples" / "meeting-bots" / "bot.py"))
+        meetings = [{"meeting": f"https://meet.example/{name}", "minutes": 3} for name in ("abc", "nobody", "lobby")]
+        ids = [home.server.submit("bot", pool="bots", payload=meeting) for meeting in meetings]
+        waiting = home.server.order(ids[1])
+        assert (view(waiting)["status"], view(waiting)["queue_position"]) == ("QUEUED", 2)
+        for _ in range(4):  # three bots, and the second try of one
+            with home.worker(*argv, env=home.env()) as worker:
+                worker.wait(timeout=30)
+        done, nobody, lobby = (view(home.server.ended(order_id)) for order_id in ids)
+        assert (done["status"], done["result"]) == ("DONE", {"heard_minutes": 3, "left_early": False})
+        assert (nobody["status"], nobody["why"]) == ("FATAL", "there is no meeting at 'https://meet.example/nobody'")
+        assert (lobby["status"], lobby["why"]) == ("FATAL", "nobody let the bot in")
+        assert [home.server.order(order_id)["attempt"] for order_id in ids] == [1, 1, 2]
 
 
 def test_the_socket_serves_workers_and_nobody_else(home: Home) -> None:

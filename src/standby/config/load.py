@@ -24,6 +24,7 @@ ENV_OTHERS: Final = frozenset(
     for name in (
         *("CONFIG", "URL", "KEY"),  # for the command line and the client
         *("ORDER_ID", "RUN_ID", "ATTEMPT", "NONCE", "PAYLOAD_FILE", "POOL", "PROJECT"),  # what work is told
+        *("SOCKET", "SLOT", "SLOT_TOKEN", "SILENCE_S", "RUN_TOKEN"),  # what workers are told
     )
 )
 ENV_OURS: Final = f"{ENV_PREFIX}TEST_"

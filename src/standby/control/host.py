@@ -319,8 +319,8 @@ class HostStep:
             except SealBroken as error:
                 self._hands.cannot_start(each.order, str(error))
             else:
-                env = {**env, **self._workers.run_env(run_id(each.order))}
-                self._hands.start(each, slot, env, self._making(mirror, slot))
+                spoken = self._workers.run_env(run_id(each.order), env)
+                self._hands.start(each, slot, spoken, self._making(mirror, slot))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()

@@ -43,9 +43,9 @@ class Workers:
         token = self._world.seal.slot_token(slot.name, slot.generation)
         return {**self._world.reach, work.SLOT: slot.name, work.SLOT_TOKEN: token, **silence}
 
-    def run_env(self, run: str) -> Mapping[str, str]:
-        """What a run is given to speak for itself."""
-        return {**self._world.reach, work.RUN_ID: run, work.RUN_TOKEN: self._world.seal.run_token(run)}
+    def run_env(self, run: str, env: Mapping[str, str]) -> Mapping[str, str]:
+        """The environment of a run, with what it needs to speak for itself; an address of its own is the order's."""
+        return {**self._world.reach, **env, work.RUN_ID: run, work.RUN_TOKEN: self._world.seal.run_token(run)}
 
     # what they say
 
