@@ -260,7 +260,7 @@ async def test_a_slow_call_that_makes_a_place_is_not_given_up_after_a_minute() -
             await stage.driver._pause()
         return await create(slot, making)
 
-    stage.driver.create = slowly  # type: ignore[method-assign, assignment]
+    stage.driver.create = slowly  # type: ignore[method-assign]
     order = await stage.submit({}, queue_timeout_ms=None)
     await stage.steps(leader, 100, each_ms=5_000)
     assert (await stage.order(order)).state is S.COMPLETED and asked[1:2] != asked[:1] and len(asked) == 2
