@@ -1,7 +1,8 @@
 """A Coolify for tests: a real HTTP server with its queue, its statuses that come late, and each of its lies.
 
-Time is what `now` says, so a test moves it. What is due is done before a request is answered. Each request is held
-against the table of the API; what the table does not have is refused as Coolify would, and kept in `violations`.
+Time is what `now` says, so a test moves it. What is due is done before a request is answered, and where there are
+workers also by itself. Each request is held against the table of the API; what the table does not have is refused as
+Coolify would, and kept in `violations`.
 
 Work: `worker` is called in a thread for each container that comes up, with the container. When it returns, the
 container has ended, and is started again unless it was stopped, as Coolify does.
@@ -99,6 +100,7 @@ class FakeCoolify:
     def __init__(self, now: Callable[[], int] | None = None, worker: Worker | None = None) -> None:
         self.now = now or (lambda: time.time_ns() // 1_000_000)
         self.worker = worker
+        self.url = ""
         self.up_ms, self.done_ms, self.pull_ms = 20_000, 10_000, 420_000
         self.status_ms, self.stop_ms, self.delete_ms = 60_000, 3_000, 5_000
         self.concurrent_builds, self.queue_limit, self.rate_limit = 2, 25, 200
@@ -199,14 +201,25 @@ class FakeCoolify:
             listener.listen(100)
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
             thread.start()
+            over = threading.Event()
+            ticking = threading.Thread(target=self._go_on, args=(over,), daemon=True)
             try:
                 _wait_until(lambda: server.started)
-                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+                if self.worker is not None:
+                    ticking.start()
+                self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+                yield self.url
             finally:
+                over.set()
                 server.should_exit = True
                 thread.join()
                 for each in self.apps.values():
                     self._end(each)
+
+    def _go_on(self, over: threading.Event) -> None:
+        """Where there are workers time passes by itself."""
+        while not over.wait(0.02):
+            self.settle()
 
     async def _answer(self, request: Request) -> Response:
         body = await request.json() if await request.body() else None
