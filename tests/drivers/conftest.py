@@ -6,17 +6,7 @@ from pathlib import Path
 import pytest
 
 from .coolify_rig import CoolifyRig
-from .rigs import ProcessRig, Rig, ScriptedRig
-
-KINDS = ("process", "scripted", "scripted-places", "coolify")
-CANNOT = {
-    "coolify": {
-        "logs": "the output of a container is gone with it",
-        "epochs": "it has no fence: a late command is refused by the worker protocol alone",
-        "exits": "it knows no exit code and no signal: only the worker's word tells how a run ended",
-    }
-}
-"""What a platform cannot promise, and why. Each has its line in docs/drivers.md."""
+from .rigs import CANNOT, KINDS, ProcessRig, Rig, ScriptedRig
 
 
 def pytest_configure(config: pytest.Config) -> None:

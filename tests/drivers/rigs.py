@@ -18,6 +18,15 @@ from standby.drivers.process import BOOT_ID_PATH, ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 
 PATIENCE_S = 20.0
+KINDS = ("process", "scripted", "scripted-places", "coolify")
+CANNOT = {
+    "coolify": {
+        "logs": "the output of a container is gone with it",
+        "epochs": "it has no fence: a late command is refused by the worker protocol alone",
+        "exits": "it knows no exit code and no signal: only the worker's word tells how a run ended",
+    }
+}
+"""What a platform cannot promise, and why. Each has its line in docs/drivers.md."""
 
 
 class LogsDriver(Driver, Logs, Protocol):

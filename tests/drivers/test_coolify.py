@@ -1,6 +1,7 @@
 """Slots on Coolify: how they are made, started, watched, made clean and removed."""
 
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +16,7 @@ from standby.drivers.coolify.marks import Mark
 from standby.drivers.coolify.workshop import split_image
 from tests.drivers.coolify_fake import TOKEN
 from tests.drivers.coolify_yard import ENV, IMAGE, LAG, LOOK_MS, MINUTE, Yard, making, new_slot, yard
-from tests.drivers.rigs import open_run
+from tests.drivers.rigs import CANNOT, open_run
 
 pytestmark = pytest.mark.anyio
 
@@ -439,3 +440,10 @@ async def test_the_token_is_shown_to_nobody_but_coolify(at: Yard) -> None:
     assert "401" in str(caught.value)
     assert "wrong-token" not in str(caught.value)
     assert TOKEN not in repr(vars(at.opened[0]))
+
+
+def test_what_coolify_cannot_promise_is_said_on_its_page() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "drivers.md").read_text(encoding="utf-8")
+    assert [f"| {promise} | {why} |" for promise, why in CANNOT["coolify"].items()] == [
+        line for line in page.splitlines() if line.startswith(("| logs |", "| epochs |", "| exits |"))
+    ]
