@@ -9,19 +9,37 @@ import pytest
 
 from standby.store.contract import Store
 from standby.store.sqlite import SqliteStore, clock_ms
+from tests import engine
 from tests.postgres import DIRECTORY, end_server, fresh_database
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # In the process that starts the workers, so that they share one server.
+    config.addinivalue_line("markers", "docker: needs a Docker engine, which is started where that is possible")
+    # In the process that starts the workers, so that they share one server and one engine.
     if not hasattr(config, "workerinput"):
-        os.environ[DIRECTORY] = tempfile.mkdtemp(prefix="standby-test-")
-        os.environ[f"{DIRECTORY}_OWNER"] = str(os.getpid())
+        for directory in (DIRECTORY, engine.DIRECTORY):
+            os.environ[directory] = tempfile.mkdtemp(prefix="standby-test-")
+            os.environ[f"{directory}_OWNER"] = str(os.getpid())
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         end_server(Path(os.environ[DIRECTORY]))
+        engine.end_engine(Path(os.environ[engine.DIRECTORY]))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Without an engine its tests are left out, and that is said; `.ci/run` does not accept it."""
+    if engine.missing() is not None:
+        left_out = [item for item in items if item.get_closest_marker("docker") is not None]
+        items[:] = [item for item in items if item not in left_out]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_report_header() -> str | None:
+    why = engine.missing()
+    return None if why is None else f"Docker: its tests are left out, because {why}"
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from standby.core.model import Warmth
+from tests.engine import shared_engine
+
 from .coolify_rig import CoolifyRig
-from .rigs import CANNOT, KINDS, ProcessRig, Rig, ScriptedRig
+from .docker_rig import DockerRig
+from .rigs import CANNOT, DOCKER, KINDS, ProcessRig, Rig, ScriptedRig
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -17,7 +21,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "rig" in metafunc.fixturenames:
         needs = {what for mark in metafunc.definition.iter_markers("needs") for what in mark.args}
         kinds = [kind for kind in KINDS if not needs & CANNOT.get(kind, {}).keys()]
-        metafunc.parametrize("rig", kinds, indirect=True)
+        marks = {kind: [pytest.mark.docker] for kind in DOCKER}
+        params = [pytest.param(kind, marks=marks.get(kind, ()), id=kind) for kind in kinds]
+        metafunc.parametrize("rig", params, indirect=True)
 
 
 @pytest.fixture
@@ -41,6 +47,9 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
             made = ProcessRig(tmp_path / "host")
         case "coolify":
             made = CoolifyRig()
+        case kind if kind in DOCKER:
+            _, end, warmth = kind.split("-")
+            made = DockerRig(shared_engine(), Warmth(warmth), tls=end == "tls")
         case kind:
             made = ScriptedRig(seats=kind == "scripted")
     await made.driver.open()

@@ -11,20 +11,24 @@ from typing import Protocol
 import anyio
 
 from standby.core.errors import Unreachable
-from standby.core.model import Json, Order, OrderState, Slot, SlotState, Spec
+from standby.core.model import Json, Order, OrderState, Slot, SlotState, Spec, Warmth
 from standby.drivers.contract import CommandRefused, Driver, Logs, Making, OpenRun, Seen, Sighting, Start
 from standby.drivers.keeper import kernel, memory
 from standby.drivers.process import BOOT_ID_PATH, ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 
 PATIENCE_S = 20.0
-KINDS = ("process", "scripted", "scripted-places", "coolify")
+DOCKER = tuple(f"docker-{end}-{warmth}" for end in ("unix", "tls") for warmth in Warmth)
+KINDS = ("process", "scripted", "scripted-places", "coolify", *DOCKER)
+NO_EPOCHS = {"epochs": "an engine remembers none: a start that was not seen is settled by removing its container"}
+COLD = {**NO_EPOCHS, "memory": "it has no place before a run: a forgotten one is refused by its command's time alone"}
 CANNOT = {
     "coolify": {
         "logs": "the output of a container is gone with it",
         "epochs": "it has no fence: a late command is refused by the worker protocol alone",
         "exits": "it knows no exit code and no signal: only the worker's word tells how a run ended",
-    }
+    },
+    **{kind: COLD if kind.endswith("cold") else NO_EPOCHS for kind in DOCKER},
 }
 """What a platform cannot promise, and why. Each has its line in docs/drivers.md."""
 

@@ -190,7 +190,7 @@ async def test_output_is_given_once_line_by_line_and_then_closed(rig: LogsRig) -
     assert (list(after.lines), after.closed) == ([], True)
 
 
-@pytest.mark.needs("logs")
+@pytest.mark.needs("logs", "memory")
 async def test_a_run_is_kept_until_it_is_forgotten_and_never_started_again(rig: LogsRig) -> None:
     slot = await place(rig.driver)
     await rig.driver.start(slot, start_of(slot, "o", rig.ending(0)))

@@ -1,0 +1,116 @@
+"""The containers of one installation and host: listed, made, bound to a run, signalled and taken away, by their ids."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from standby.core.errors import Unreachable
+from standby.core.model import Slot
+from standby.drivers.contract import CommandRefused, Making
+from standby.drivers.docker import wrap
+from standby.drivers.docker.ending import open_home
+from standby.drivers.docker.engine import Anchor, Engine, EngineRefused
+from standby.drivers.docker.shape import LABEL, OVER, Container, body_of, inspected, labels_of, listed, run_name
+
+RECENT_S: Final = 5.0
+ROOT: Final = ("", "0", "root", "0:0", "root:root")
+
+
+class Containers:
+    """What carries our labels."""
+
+    def __init__(self, engine: Engine, anchor: Anchor, owner: Mapping[str, str]) -> None:
+        self._engine, self._anchor, self._owner = engine, anchor, owner
+        self._labels: Sequence[str] = [f"{name}={value}" for name, value in owner.items()]
+        self._known: tuple[int, float, list[Container]] = (-1, 0.0, [])
+
+    def outdated(self) -> None:
+        """What is known by heart is not true any more."""
+        self._known = (-1, 0.0, [])
+
+    async def every(self, **labels: str) -> list[Container]:
+        """All of them, or those with these labels too; half a list is Unreachable."""
+        extra = [f"{LABEL}{name}={value}" for name, value in labels.items()]
+        filters = msgspec.json.encode({"label": [*self._labels, *extra]}).decode()
+        found = await self._engine.get("/containers/json", all=1, filters=filters)
+        if not isinstance(found, list):
+            raise Unreachable("the engine's list of containers cannot be read")
+        return [listed(item) for item in found]
+
+    async def recent(self) -> list[Container]:
+        """A list that was asked after the last event, or a moment ago: good enough to find output."""
+        moved, at, known = self._known
+        if moved == self._anchor.moved and time.monotonic() - at < RECENT_S:
+            return known
+        moved, at = self._anchor.moved, time.monotonic()
+        self._known = (moved, at, await self.every())
+        return self._known[2]
+
+    async def of(self, slot: Slot) -> list[Container]:
+        """What is there under a slot's name: this incarnation, or this generation of it."""
+        return [
+            each
+            for each in await self.every(slot=slot.name)
+            if each.id == slot.incarnation or each.generation == str(slot.generation)
+        ]
+
+    async def make(self, slot: Slot, making: Making, name: str, run_id: str | None) -> Container:
+        """Make one and start nothing."""
+        if making.template.image is None:
+            raise CommandRefused("the pool names no image")
+        labels = labels_of(self._owner, slot, making.template, run_id)
+        try:
+            answer = await self._engine.call("POST", "/containers/create", {"name": name}, body_of(making, labels))
+            made = msgspec.json.decode(answer)["Id"]
+            about = await self._engine.get(f"/containers/{made}/json")
+            if about is None:
+                raise Unreachable(f"container {made} vanished while it was made")
+            if about["Config"].get("User", "") not in ROOT:
+                await self._engine.call("PUT", f"/containers/{made}/archive", {"path": wrap.HOME}, open_home())
+        except EngineRefused as refusal:
+            raise CommandRefused(str(refusal)) from refusal
+        return inspected(about)
+
+    async def enliven(self, place: Container) -> str | None:
+        """Start a container that is to live; its id once it is ready."""
+        if place.state == "created":
+            try:
+                await self._engine.call("POST", f"/containers/{place.id}/start")
+            except EngineRefused as refusal:
+                await self.delete(place.id)
+                raise CommandRefused(str(refusal)) from refusal
+        about = await self._engine.get(f"/containers/{place.id}/json")
+        if about is None:
+            return None
+        state = about["State"]
+        if state["Status"] in OVER:
+            await self.delete(place.id)
+            raise CommandRefused(f"its container ended at once, with exit code {state['ExitCode']}")
+        ready = inspected(about)
+        return place.id if ready.ready or ready.worker else None
+
+    async def signal(self, container: str, signal: str) -> None:
+        """Send a signal to its first process; that it is not alive is success."""
+        try:
+            await self._engine.call("POST", f"/containers/{container}/kill", {"signal": signal})
+        except EngineRefused as refusal:
+            if refusal.status not in (404, 409):  # gone, or not running: what was asked is so
+                raise Unreachable(f"{signal} did not reach container {container}: {refusal}") from refusal
+
+    async def delete(self, container: str) -> None:
+        """Take it away with its volume, whatever it does; absence is success."""
+        try:
+            await self._engine.call("DELETE", f"/containers/{container}", {"force": 1, "v": 1})
+        except EngineRefused as refusal:
+            if refusal.status not in (404, 409):  # gone, or being removed
+                raise Unreachable(f"container {container} cannot be removed: {refusal}") from refusal
+
+    async def bind(self, place: Container, run_id: str) -> None:
+        """From now on the container's name says which run it is for."""
+        name = run_name(place.slot, place.generation, run_id)
+        try:
+            await self._engine.call("POST", f"/containers/{place.id}/rename", {"name": name})
+        except EngineRefused as refusal:
+            raise CommandRefused(f"container {place.id} cannot be bound to {run_id}: {refusal}") from refusal

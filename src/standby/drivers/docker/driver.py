@@ -1,0 +1,379 @@
+"""Containers as places: made and never started, alive, or made for each run. Every call names the container's id."""
+
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from standby.core.errors import Unreachable
+from standby.core.model import Slot, Warmth
+from standby.drivers.contract import (
+    CommandRefused,
+    Exit,
+    LogPiece,
+    Making,
+    OpenRun,
+    Place,
+    Reading,
+    Seen,
+    Sighting,
+    Start,
+)
+from standby.drivers.docker import wrap
+from standby.drivers.docker.containers import Containers
+from standby.drivers.docker.ending import ending, records
+from standby.drivers.docker.engine import NOTHING_TO_DO, Anchor, Engine, EngineRefused
+from standby.drivers.docker.handover import Handover, Sight
+from standby.drivers.docker.images import ImageStore
+from standby.drivers.docker.output import Output
+from standby.drivers.docker.shape import (
+    ALIVE,
+    LABEL,
+    NEVER,
+    OVER,
+    Container,
+    base_name,
+    env_of,
+    inspected,
+    run_name,
+)
+from standby.drivers.gauge import MachineGauge
+
+SEAT: Final = "seat:"
+"""What the incarnation of a cold slot begins with."""
+
+
+class DockerDriver:
+    """Driver, Logs, Watch, Gauge, Places and Images of one engine."""
+
+    # A start is done when the engine has answered it; a look takes its list from memory. What is slower than this is
+    # held by the container's own fence: a second start of it does nothing.
+    lag_ms = 1_000
+    seats = False
+
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        installation: str,
+        host: str,
+        now: Callable[[], int],
+        tls: Path | None = None,
+        registries: Mapping[str, str] | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """`registries`: registry -> user:password, for pulls."""
+        self._engine = Engine(endpoint, tls, timeout_s=timeout_s)
+        self._now = now
+        owner = {f"{LABEL}installation": installation, f"{LABEL}host": host}
+        self._anchor = Anchor(self._engine, [f"{name}={value}" for name, value in owner.items()])
+        self._containers = Containers(self._engine, self._anchor, owner)
+        self._images = ImageStore(self._engine, registries or {})
+        self._handover = Handover(self._engine)
+        self._output = Output(self._engine)
+        self._gauge = MachineGauge(Path("/")) if endpoint.startswith("unix:") else None
+
+    async def open(self) -> None:
+        """Connect to the engine."""
+        await self._anchor.identity()
+
+    async def close(self) -> None:
+        """Hang up; containers go on."""
+        await self._output.close()
+        await self._anchor.close()
+        await self._engine.close()
+
+    async def identity(self) -> str:
+        """The engine's own id: it keeps it when it is started again."""
+        return await self._anchor.identity()
+
+    def changes(self) -> AsyncIterator[None]:
+        """Yields when a container of ours, or an exec in one, began or ended."""
+        return self._anchor.changes()
+
+    async def measure(self) -> Reading:
+        """How full the machine is; of one that is elsewhere only how large it is."""
+        if self._gauge is not None:
+            return self._gauge.read()
+        about = await self._engine.get("/info")
+        return Reading(memory_total_mb=int(about["MemTotal"]) >> 20, cpu_count=int(about["NCPU"]))
+
+    async def has_image(self, image: str) -> bool:
+        return await self._images.has(image)
+
+    def pull(self, image: str) -> AsyncIterator[str]:
+        return self._images.pull(image)
+
+    # places
+
+    async def create(self, slot: Slot, making: Making) -> str | None:
+        """A container that was never started, or a live one; a cold slot is only the engine's word."""
+        engine_id = await self.identity()
+        if making.template.warmth is Warmth.COLD:
+            return f"{SEAT}{engine_id}"
+        found = [
+            each for each in await self._containers.of(slot) if each.run_id is None and each.name == base_name(slot)
+        ]
+        if found:
+            place = found[0]
+        else:
+            place = await self._containers.make(slot, making, base_name(slot), None)
+            self._handover.made(place.id)
+        return place.id if not place.shared else await self._containers.enliven(place)
+
+    async def remove(self, slot: Slot) -> None:
+        """Nothing of it is alive afterwards. What still has output that nobody stored stays until `forget`."""
+        await self.identity()
+        for each in await self._containers.of(slot):
+            await self._take_away(each)
+
+    async def places(self) -> Sequence[Place]:
+        """All containers but those of cold slots and those that only wait for their output to be stored."""
+        asked_at = self._now()
+        await self.identity()
+        return [
+            Place(
+                slot=each.slot,
+                incarnation=each.id,
+                usable=each.state in ALIVE if each.shared else each.state == "created" and each.run_id is None,
+                made_at=each.made_at,
+                asked_at=asked_at,
+            )
+            for each in await self._containers.every()
+            if each.warmth != Warmth.COLD and not (each.state in OVER and await self._keeps_output(each))
+        ]
+
+    async def remove_stray(self, place: Place) -> None:
+        """Take exactly this container away, with its output."""
+        await self._containers.delete(place.incarnation)
+
+    # runs
+
+    async def start(self, slot: Slot, start: Start) -> Sighting:
+        """Start the run in its place once; what ever ran serves no second run."""
+        asked_at, until = self._now(), time.monotonic() + start.valid_for_ms / 1000
+        engine_id = await self.identity()
+        incarnation = start.order.incarnation or slot.incarnation or ""
+        if incarnation.startswith(SEAT):
+            if incarnation != f"{SEAT}{engine_id}":
+                raise CommandRefused(f"{slot.name} belongs to another engine: {incarnation}")
+            seen, handle, end = await self._start_cold(slot, start, until)
+        else:
+            about = await self._engine.get(f"/containers/{incarnation}/json")
+            if about is None:
+                raise CommandRefused(f"the container of {slot.name} is gone, or its run was forgotten: {incarnation}")
+            if inspected(about).slot != slot.name:
+                raise CommandRefused(f"container {incarnation} does not belong to {slot.name}")
+            seen, handle, end = await self._start_in(about, start, until)
+        return Sighting(
+            run_id=start.run_id, incarnation=incarnation, seen=seen, asked_at=asked_at, handle=handle, exit=end
+        )
+
+    async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
+        """SIGTERM, or SIGKILL until nothing is left. A worker hears of it by its heartbeats; here only force does."""
+        await self.identity()
+        if incarnation.startswith(SEAT):
+            found = [each for each in await self._containers.every() if each.run_id == run_id]
+        else:
+            about = await self._engine.get(f"/containers/{incarnation}/json")
+            found = [] if about is None else [inspected(about)]
+        for each in found:
+            if each.shared and not each.worker:
+                await self._handover.stop(each, run_id, force=force)
+            elif force or not each.shared:
+                await self._containers.signal(each.id, "SIGKILL" if force else "SIGTERM")
+
+    async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        """One list for all of them, and a closer look at those that ended or are shared."""
+        asked_at = self._now()
+        engine_id = await self.identity()
+        listing = await self._containers.every()
+        by_id = {each.id: each for each in listing}
+        by_run = {each.run_id: each for each in listing}
+        sightings = []
+        for run in runs:
+            cold = run.incarnation.startswith(SEAT)
+            place = by_run.get(run.run_id) if cold else by_id.get(run.incarnation)
+            if place is not None:
+                seen, handle, end = await self._sight(place, run.run_id)
+            else:
+                seen, handle, end = Seen.FRESH if run.incarnation == f"{SEAT}{engine_id}" else Seen.ABSENT, None, None
+            sightings.append(
+                Sighting(
+                    run_id=run.run_id,
+                    incarnation=run.incarnation,
+                    seen=seen,
+                    asked_at=asked_at,
+                    handle=handle,
+                    exit=end,
+                )
+            )
+        return sightings
+
+    # output
+
+    async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
+        """New whole lines of each run, followed as long as it lives."""
+        await self.identity()
+        places = await self._runs()
+        return [
+            await self._output.read(run_id, places[run_id], cursor, over=await self._is_over(places[run_id], run_id))
+            if run_id in places
+            else LogPiece(run_id=run_id, lines=(), cursor=cursor, closed=True)
+            for run_id, cursor in cursors.items()
+        ]
+
+    async def unstored(self) -> Sequence[str]:
+        """All runs that began in containers that are still there."""
+        await self.identity()
+        return list(await self._runs())
+
+    async def forget(self, run_ids: Sequence[str]) -> None:
+        """Remove what is over; a container that lives on only notes it."""
+        await self.identity()
+        self._containers.outdated()
+        places = await self._runs()
+        live = []
+        for run_id in run_ids:
+            place = places.get(run_id)
+            if place is None:
+                continue
+            if not await self._is_over(place, run_id):
+                live.append(run_id)
+                continue
+            await self._output.drop(run_id)
+            if not place.shared or await self._handover.forget(place, run_id):
+                await self._containers.delete(place.id)
+        self._containers.outdated()
+        if live:
+            raise CommandRefused(f"still alive: {', '.join(live)}")
+
+    async def _runs(self) -> dict[str, Container]:
+        """The runs whose output is kept, with their containers."""
+        found: dict[str, Container] = {}
+        listing = await self._containers.recent()
+        self._handover.keep_only({each.id for each in listing})
+        for each in listing:
+            if each.shared and not each.worker:
+                found |= dict.fromkeys(await self._handover.runs(each), each)
+            elif each.run_id is not None and each.state != "created":
+                found[each.run_id] = each
+        return found
+
+    async def _is_over(self, place: Container, run_id: str) -> bool:
+        if place.state in OVER:
+            return True
+        return place.shared and (await self._handover.sight(place, run_id))[0] in (Seen.STOPPED, Seen.ABSENT)
+
+    async def _keeps_output(self, place: Container) -> bool:
+        if place.shared and not place.worker:
+            return bool(await self._handover.runs(place))
+        return place.run_id is not None
+
+    # seeing
+
+    async def _sight(self, place: Container, run_id: str) -> Sight:
+        if place.shared and not place.worker:
+            return await self._handover.sight(place, run_id)
+        if place.state in ALIVE and place.worker:
+            return Seen.STARTING, None, None  # its worker will say more
+        if not place.shared and place.run_id not in (None, run_id):
+            return Seen.ABSENT, None, None
+        match place.state:
+            case "created":
+                return await self._sight_created(place)
+            case "running" | "paused" | "restarting":
+                return Seen.READY if place.ready else Seen.STARTING, place.id, None
+            case "exited" | "dead":
+                return await self._sight_over(place)
+            case _:
+                return Seen.UNKNOWN, place.id, None
+
+    async def _sight_created(self, place: Container) -> Sight:
+        """Never started: or the engine tried, and could not."""
+        about = await self._engine.get(f"/containers/{place.id}/json")
+        if about is None:
+            return Seen.ABSENT, None, None
+        if about["State"]["Status"] != "created" or not about["State"]["Error"]:
+            return (Seen.FRESH if about["State"]["Status"] == "created" else Seen.UNKNOWN), None, None
+        return Seen.STOPPED, place.id, Exit(start_error=about["State"]["Error"], place_failed=True)
+
+    async def _sight_over(self, place: Container) -> Sight:
+        about = await self._engine.get(f"/containers/{place.id}/json")
+        if about is None:
+            return Seen.ABSENT, None, None
+        state = about["State"]
+        if state["Status"] not in OVER:
+            return Seen.UNKNOWN, place.id, None
+        if place.worker:
+            return Seen.STOPPED, place.id, Exit(lost=not state["OOMKilled"], oom=bool(state["OOMKilled"]))
+        record = None
+        if int(state["ExitCode"]) >= wrap.RECORDED:
+            try:
+                record = (await records(self._engine, place.id)).get(wrap.ONLY_RUN, {})
+            except EngineRefused as refusal:
+                raise Unreachable(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
+        return Seen.STOPPED, place.id, ending(state, record)
+
+    # starting
+
+    async def _start_in(self, about: Mapping[str, Any], start: Start, until: float) -> Sight:
+        place = inspected(about)
+        if place.worker:
+            return Seen.STARTING, None, None
+        if place.shared:
+            return await self._handover.start(place, about["State"], start, until)
+        if place.state != "created" or about["State"]["StartedAt"] != NEVER or about["State"]["Error"]:
+            if place.run_id == start.run_id:
+                return await self._sight(place, start.run_id)
+            raise CommandRefused(f"container {place.id} was used before")
+        _in_time(until)
+        if place.run_id is None:
+            await self._containers.bind(place, start.run_id)
+        elif place.run_id != start.run_id:
+            raise CommandRefused(f"container {place.id} was used before")
+        return await self._begin(place, start, until)
+
+    async def _start_cold(self, slot: Slot, start: Start, until: float) -> Sight:
+        found = [each for each in await self._containers.of(slot) if each.run_id == start.run_id]
+        if found and found[0].state != "created":
+            return await self._sight(found[0], start.run_id)
+        _in_time(until)
+        if found:
+            place = found[0]
+        else:
+            name = run_name(slot.name, slot.generation, start.run_id)
+            try:
+                place = await self._containers.make(slot, start.making, name, start.run_id)
+            except CommandRefused as refusal:
+                return Seen.STOPPED, None, Exit(start_error=str(refusal), place_failed=True)
+        return await self._begin(place, start, until)
+
+    async def _begin(self, place: Container, start: Start, until: float) -> Sight:
+        """Start a container that never ran and give it its order."""
+        text = wrap.order_text(start.run_id, start.spec, env_of(start), alone=True)
+        try:
+            async with self._engine.pipe(f"/containers/{place.id}/attach", {"stream": 1, "stdin": 1}) as pipe:
+                _in_time(until)  # the container is there to be seen: from here on a look can settle it
+                if await self._engine.call("POST", f"/containers/{place.id}/start") is NOTHING_TO_DO:
+                    return Seen.STARTING, place.id, None  # somebody else did, and gave it the order
+                await pipe.write(text)
+        except EngineRefused as refusal:
+            if refusal.status == 404:
+                raise CommandRefused(f"container {place.id} is gone") from refusal
+            return Seen.STOPPED, place.id, Exit(start_error=str(refusal), place_failed=True)
+        return Seen.READY if place.ready and place.health is None else Seen.STARTING, place.id, None
+
+    async def _take_away(self, place: Container) -> None:
+        if place.state in ALIVE:
+            await self._containers.signal(place.id, "SIGKILL")
+            await self._engine.call("POST", f"/containers/{place.id}/wait")
+        if place.state == "created" or not await self._keeps_output(place):
+            await self._containers.delete(place.id)
+        elif place.shared:  # its name is wanted by the next one
+            await self._containers.bind(place, f"over-{place.id[:12]}")
+
+
+def _in_time(until: float) -> None:
+    if time.monotonic() >= until:
+        raise CommandRefused("too late")

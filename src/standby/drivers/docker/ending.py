@@ -1,0 +1,81 @@
+"""How a run ended, from what the engine says and what was noted in the run's directory."""
+
+import io
+import tarfile
+from collections.abc import Mapping
+from typing import Any
+
+from standby.drivers.contract import Exit
+from standby.drivers.docker import wrap
+from standby.drivers.docker.engine import Engine, EngineRefused
+
+Record = Mapping[str, str]
+"""File -> what is in it: `exit`, `error`, `taken`, `pid`, `forgotten`."""
+SIGNAL_MAX = 64
+
+
+async def records(engine: Engine, container: str) -> dict[str, Record]:
+    """What was noted of each run of a container, by the name of its directory."""
+    try:
+        packed = await engine.call("GET", f"/containers/{container}/archive", {"path": wrap.HOME})
+    except EngineRefused as refusal:
+        if refusal.status == 404:
+            return {}
+        raise
+    found: dict[str, dict[str, str]] = {}
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        for member in tar:
+            _, _, path = member.name.partition("/")
+            folder, _, name = path.partition("/")
+            if folder and (member.isdir() or name):
+                files = found.setdefault(folder, {})
+                file = tar.extractfile(member) if name in _SMALL and member.isfile() else None
+                if file is not None:
+                    files[name] = file.read(4096).decode(errors="replace").strip()
+    return dict(found)
+
+
+_SMALL = ("exit", "error", "taken", "pid", "oom", "forgotten")
+
+
+def note(folder: str, name: str) -> bytes:
+    """A packed file for a run's directory that says only that it is there."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.addfile(tarfile.TarInfo(f"{folder}/{name}"))
+    return packed.getvalue()
+
+
+def open_home() -> bytes:
+    """Packed: the directory of all runs, where any user of the container may make one."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        entry = tarfile.TarInfo(".")
+        entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+        tar.addfile(entry)
+    return packed.getvalue()
+
+
+def ending(state: Mapping[str, Any], record: Record | None) -> Exit:
+    """The end of a run that had its container for itself; `record` was read where the exit code asks for it."""
+    code, oom = int(state.get("ExitCode", 0)), bool(state.get("OOMKilled"))
+    if record is None:
+        return by_code(code, oom=oom)
+    if "error" in record:
+        return Exit(start_error=record["error"])
+    if record.get("exit", "").isdigit():
+        return by_code(int(record["exit"]), oom=oom)
+    if "pid" not in record:
+        return Exit(start_error=state.get("Error") or "the order did not arrive whole", place_failed=True)
+    if oom:
+        return by_code(137, oom=True)
+    # something from outside ended the container: nobody can say how the run would have ended
+    return Exit(lost=True, signal=9 if code == 137 else None)
+
+
+def by_code(code: int, *, oom: bool) -> Exit:
+    """By the custom of shells: 128 and a signal. Who was short of memory and ended well did without."""
+    killed = oom and code != 0
+    if 128 < code <= 128 + SIGNAL_MAX:
+        return Exit(signal=code - 128, oom=killed)
+    return Exit(code=code, oom=killed)

@@ -1,0 +1,245 @@
+"""The engine's HTTP API over a Unix socket or TLS: one question each, never repeated."""
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+
+from standby.core.errors import ConfigError, Unreachable
+
+API_VERSION: Final = (1, 41)
+"""The oldest that has all we need. A newer engine is asked in its oldest version: what it promises to keep."""
+CONNECT_S: Final = 5.0
+NOTHING_TO_DO: Final = b"\0"
+"""What `call` answers where it was already so."""
+_GOING_DOWN: Final = ("shutting down", "connection is closing", "transport is closing", "code = unavailable")
+"""What an engine says while it stops, or when its containerd is away: nothing is known then."""
+
+Params = Mapping[str, str | int]
+
+
+class EngineRefused(Exception):
+    """The engine understood, and said no."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Pipe:
+    """The standard input of a container or an exec."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def write(self, data: bytes) -> None:
+        try:
+            await self._stream.write(data, timeout=CONNECT_S)
+        except _BROKEN as error:
+            raise Unreachable(f"the engine hung up: {error!r}") from error
+
+
+_BROKEN: Final = (httpx2.TransportError, httpx2.StreamError, OSError)
+
+
+class Engine:
+    """One engine. `Unreachable` where it could not be asked, `EngineRefused` where it answered no."""
+
+    def __init__(self, endpoint: str, tls: Path | None = None, *, timeout_s: float = 30.0) -> None:
+        """unix:///path, or tcp://host:port with `tls`: a directory with ca.pem, cert.pem and key.pem."""
+        self.endpoint = endpoint
+        url = urlsplit(endpoint)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
+        if url.scheme == "unix":
+            transport = httpx2.AsyncHTTPTransport(uds=url.path, limits=limits)
+            base = "http://engine"
+        else:
+            transport = httpx2.AsyncHTTPTransport(verify=_tls_context(tls), limits=limits, trust_env=False)
+            base = f"https://{url.netloc}"
+        timeout = httpx2.Timeout(timeout_s, connect=CONNECT_S)
+        self._http = httpx2.AsyncClient(transport=transport, base_url=base, timeout=timeout, trust_env=False)
+        self._prefix = ""
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    async def negotiate(self) -> None:
+        """Find the version of the API to speak."""
+        self._prefix = ""
+        about = await self.get("/version")
+        newest, oldest = _version(about["ApiVersion"]), _version(about.get("MinAPIVersion", "1.0"))
+        if newest < API_VERSION:
+            text = f"the engine at {self.endpoint} is too old: it speaks API {about['ApiVersion']}"
+            raise Unreachable(f"{text}, and {_shown(API_VERSION)} is needed")
+        self._prefix = f"/v{_shown(max(oldest, API_VERSION))}"
+
+    async def get(self, path: str, **params: str | int) -> Any:
+        """A look: JSON, or null for what is not there. Any other refusal leaves the answer unknown."""
+        try:
+            return msgspec.json.decode(await self.call("GET", path, params))
+        except EngineRefused as refusal:
+            if refusal.status == 404:
+                return None
+            raise Unreachable(f"the engine could not answer: {refusal}") from refusal
+        except msgspec.DecodeError as error:
+            raise Unreachable(f"the engine's answer cannot be read: {error}") from error
+
+    async def call(self, method: str, path: str, params: Params | None = None, body: object = None) -> bytes:
+        """Do something; bytes are sent as an archive, all else as JSON. Returns the answer, or NOTHING_TO_DO."""
+        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
+        kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
+        headers = {} if content is None else {"Content-Type": kind}
+        try:
+            answer = await self._http.request(
+                method, self._prefix + path, params=params, content=content, headers=headers
+            )
+        except _BROKEN as error:
+            raise self._away(error) from error
+        if answer.status_code >= 400:
+            raise _refusal(answer.status_code, answer.content)
+        return NOTHING_TO_DO if answer.status_code == 304 else answer.content
+
+    @contextlib.asynccontextmanager
+    async def stream(
+        self, method: str, path: str, params: Params, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """An answer that goes on, in pieces as they come."""
+        endless = httpx2.Timeout(None, connect=CONNECT_S)
+        try:
+            async with self._http.stream(
+                method, self._prefix + path, params=params, timeout=endless, headers=headers
+            ) as answer:
+                if answer.status_code >= 400:
+                    raise _refusal(answer.status_code, await answer.aread())
+                yield answer.aiter_raw()
+        except _BROKEN as error:
+            raise self._away(error) from error
+
+    @contextlib.asynccontextmanager
+    async def pipe(self, path: str, params: Params | None = None, body: object = None) -> AsyncIterator[Pipe]:
+        """The connection itself, after the engine took it over as a standard input; its end is the end of input."""
+        content = b"" if body is None else msgspec.json.encode(body)
+        headers = {"Connection": "Upgrade", "Upgrade": "tcp", "Content-Type": "application/json"}
+        try:
+            async with self._http.stream(
+                "POST", self._prefix + path, params=params, content=content, headers=headers
+            ) as answer:
+                if answer.status_code != 101:
+                    raise _refusal(answer.status_code, await answer.aread())
+                yield Pipe(answer.extensions["network_stream"])
+        except _BROKEN as error:
+            raise self._away(error) from error
+
+    def _away(self, error: Exception) -> Unreachable:
+        return Unreachable(f"the engine at {self.endpoint} does not answer: {str(error) or repr(error)}")
+
+
+def _refusal(status: int, content: bytes) -> Exception:
+    try:
+        message = str(msgspec.json.decode(content)["message"])
+    except (msgspec.DecodeError, KeyError, TypeError):
+        message = content.decode(errors="replace")[:1000] or f"status {status}"
+    if status == 503 or (status >= 500 and any(word in message.lower() for word in _GOING_DOWN)):
+        return Unreachable(f"the engine is going down: {message}")
+    return EngineRefused(status, message)
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor)
+
+
+def _shown(version: tuple[int, int]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
+def _tls_context(directory: Path | None) -> ssl.SSLContext:
+    if directory is None:
+        raise ConfigError("an engine at tcp:// needs tls: a directory with ca.pem, cert.pem and key.pem")
+    try:
+        context = ssl.create_default_context(cafile=directory / "ca.pem")
+        context.load_cert_chain(directory / "cert.pem", directory / "key.pem")
+    except OSError as error:
+        raise ConfigError(f"the TLS files in {directory} cannot be used: {error}") from error
+    return context
+
+
+class Anchor:
+    """The stream of the engine's events. It breaks when the engine does, so what was learned with it holds as long."""
+
+    def __init__(self, engine: Engine, labels: list[str]) -> None:
+        self._engine = engine
+        filters = {"type": ["container"], "label": labels}
+        self._filters = msgspec.json.encode(filters).decode()
+        self._reading: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._identity: str | None = None
+        self._listeners: set[asyncio.Event] = set()
+        self.moved = 0
+        """Counts events: what was read before the last one may be outdated."""
+
+    async def identity(self) -> str:
+        """The engine's id, asked once while the stream lasts; connects when it does not."""
+        if self._identity is None:
+            async with self._lock:
+                if self._identity is None:
+                    await self._connect()
+        assert self._identity is not None
+        return self._identity
+
+    async def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+        self._identity = None
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yields at once, after each event, and when the stream broke."""
+        heard = asyncio.Event()
+        self._listeners.add(heard)
+        try:
+            while True:
+                await self.identity()
+                yield
+                await heard.wait()
+                heard.clear()
+        finally:
+            self._listeners.discard(heard)
+
+    async def _connect(self) -> None:
+        await self.close()
+        await self._engine.negotiate()
+        opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._reading = asyncio.create_task(self._read(opened))
+        await opened
+        about = await self._engine.get("/info")
+        if self._reading.done():
+            raise Unreachable("the engine went away while it was asked who it is")
+        self._identity = str(about["ID"])
+
+    async def _read(self, opened: asyncio.Future[None]) -> None:
+        try:
+            async with self._engine.stream("GET", "/events", {"filters": self._filters}) as pieces:
+                if not opened.done():
+                    opened.set_result(None)
+                async for _ in pieces:
+                    self._stir()
+            raise Unreachable("the engine ended its events")
+        except (Unreachable, EngineRefused) as error:
+            if not opened.done():
+                opened.set_exception(error if isinstance(error, Unreachable) else Unreachable(str(error)))
+        finally:
+            self._identity = None
+            self._stir()
+
+    def _stir(self) -> None:
+        self.moved += 1
+        for listener in self._listeners:
+            listener.set()

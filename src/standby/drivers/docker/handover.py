@@ -1,0 +1,206 @@
+"""Work handed to a live container by exec: begun once, asked and ended by its mark, seen to its last process."""
+
+import asyncio
+import time
+from typing import Any, Final
+
+import msgspec
+
+from standby.core.errors import Unreachable
+from standby.drivers.contract import CommandRefused, Exit, Seen, Start
+from standby.drivers.docker import wrap
+from standby.drivers.docker.ending import Record, by_code, note, records
+from standby.drivers.docker.engine import Engine, EngineRefused
+from standby.drivers.docker.shape import ALIVE, Container, env_of
+
+Sight = tuple[Seen, str | None, Exit | None]
+FORGOTTEN: Final = "forgotten"
+TOOL_S: Final = 10.0
+
+
+class Handover:
+    """Runs in containers that outlive them. What it remembers can be read again from the containers."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._known: dict[str, dict[str, str | None]] = {}
+        """Container -> its runs -> exec id; null where that is not known, FORGOTTEN where it was said to be."""
+        self._ended: dict[str, Exit] = {}
+
+    def made(self, container: str) -> None:
+        """It is new: nothing ran there."""
+        self._known[container] = {}
+
+    async def runs(self, place: Container) -> list[str]:
+        """Runs that began there and were not forgotten."""
+        return [run for run, exec_id in (await self._runs(place)).items() if exec_id != FORGOTTEN]
+
+    def keep_only(self, places: set[str]) -> None:
+        """Drop what is remembered of containers that are gone."""
+        gone = [each for each in self._known if each not in places]
+        for container in gone:
+            for run in self._known.pop(container):
+                self._ended.pop(run, None)
+
+    async def start(self, place: Container, state: dict[str, Any], start: Start, until: float) -> Sight:
+        """Exec the run, unless it began there before."""
+        known = await self._runs(place)
+        if start.run_id in known:
+            if known[start.run_id] == FORGOTTEN:
+                raise CommandRefused(f"run {start.run_id} was forgotten")
+            return await self.sight(place, start.run_id)
+        if place.state != "running":
+            raise CommandRefused(f"container {place.id} is {place.state}")
+        notes = ("oom",) if state.get("OOMKilled") else ()  # of an earlier run: it says nothing of this one
+        text = wrap.order_text(start.run_id, start.spec, env_of(start), alone=False, notes=notes)
+        _in_time(until)
+        try:
+            exec_id = await self._exec(place.id, wrap.BY_EXEC, start.run_id, stdin=True)
+            _in_time(until)
+            known[start.run_id] = exec_id
+            async with self._engine.pipe(f"/exec/{exec_id}/start", body={"Detach": False}) as pipe:
+                await pipe.write(text)
+        except EngineRefused as refusal:
+            known.pop(start.run_id, None)
+            if refusal.status == 404:
+                raise CommandRefused(f"container {place.id} is gone") from refusal
+            return Seen.STOPPED, None, Exit(start_error=str(refusal), place_failed=True)
+        seen = await self.sight(place, start.run_id)
+        return seen if seen[0] is not Seen.FRESH else (Seen.STARTING, exec_id, None)
+
+    async def stop(self, place: Container, run_id: str, *, force: bool) -> None:
+        """Ask its first process, or end all of them; where nothing can be run any more, end the container."""
+        if place.state not in ALIVE or run_id not in await self.runs(place) or run_id in self._ended:
+            return
+        try:
+            await self._tool(place.id, run_id, "kill" if force else "ask")
+        except EngineRefused as refusal:
+            if not force:
+                raise Unreachable(f"run {run_id} could not be asked to stop: {refusal}") from refusal
+            await self._engine.call("POST", f"/containers/{place.id}/kill", {"signal": "SIGKILL"})
+
+    async def forget(self, place: Container, run_id: str) -> bool:
+        """Note that nobody will ask for it again. Returns whether its container has nothing left to keep."""
+        known = await self._runs(place)
+        if place.state in ALIVE:
+            try:
+                packed = note(run_id, FORGOTTEN)
+                await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.HOME}, packed)
+            except EngineRefused as refusal:
+                raise Unreachable(f"run {run_id} cannot be forgotten: {refusal}") from refusal
+        known[run_id] = FORGOTTEN
+        self._ended.pop(run_id, None)
+        return place.state not in ALIVE and set(known.values()) == {FORGOTTEN}
+
+    async def sight(self, place: Container, run_id: str) -> Sight:
+        """What became of a run there; STOPPED when none of its processes is left."""
+        known = await self._runs(place)
+        exec_id = known.get(run_id)
+        if exec_id == FORGOTTEN or (run_id not in known and place.state not in ALIVE):
+            return Seen.ABSENT, None, None
+        if run_id not in known:
+            return Seen.FRESH, None, None
+        if run_id not in self._ended:
+            alive = place.state in ALIVE
+            seen = await (self._sight_alive(place, run_id, exec_id) if alive else self._sight_over(place, run_id))
+            if seen[2] is None:
+                return seen
+            self._ended[run_id] = seen[2]
+        return Seen.STOPPED, exec_id, self._ended[run_id]
+
+    async def _sight_alive(self, place: Container, run_id: str, exec_id: str | None) -> Sight:
+        exec_id = exec_id or await self._find(place.id, run_id)
+        about = None if exec_id is None else await self._engine.get(f"/exec/{exec_id}/json")
+        if about is not None and about["Running"]:
+            return Seen.READY, exec_id, None
+        if about is not None and about["ExitCode"] is None:
+            return Seen.FRESH, None, None  # made, and not started (yet)
+        code = None if about is None else int(about["ExitCode"])
+        if code is not None and code < wrap.RECORDED:
+            return Seen.STOPPED, exec_id, by_code(code, oom=await self._oom(place.id, {}) if code else False)
+        record = (await self._records(place.id)).get(run_id)
+        if record is None:
+            if code is None:
+                return Seen.FRESH, None, None
+            failed = Exit(start_error=f"exec ended with {code} before the run began", place_failed=True)
+            return Seen.STOPPED, exec_id, failed
+        if "exit" not in record and "error" not in record:
+            if code is None and await self._tool(place.id, run_id, "probe") == 0:
+                return Seen.READY, None, None  # the engine was started again and knows nothing of it
+            if await self._tool(place.id, run_id, "kill") != 0:
+                return Seen.UNKNOWN, exec_id, None
+        return Seen.STOPPED, exec_id, await self._ending(place.id, record)
+
+    async def _sight_over(self, place: Container, run_id: str) -> Sight:
+        record = (await self._records(place.id)).get(run_id)
+        if record is None:
+            return Seen.ABSENT, None, None
+        return Seen.STOPPED, None, await self._ending(place.id, record)
+
+    async def _ending(self, container: str, record: Record) -> Exit:
+        if "error" in record:
+            return Exit(start_error=record["error"])
+        if "pid" not in record:
+            return Exit(start_error="the order did not arrive whole", place_failed=True)
+        code = int(record["exit"]) if record.get("exit", "").isdigit() else None
+        oom = code != 0 and await self._oom(container, record)
+        if code is not None or oom:
+            return by_code(137 if code is None else code, oom=oom)
+        return Exit(lost=True, signal=9)
+
+    async def _oom(self, container: str, record: Record) -> bool:
+        """Whether something of the container was killed for want of memory since this run began."""
+        about = await self._engine.get(f"/containers/{container}/json")
+        return about is not None and bool(about["State"]["OOMKilled"]) and "oom" not in record
+
+    async def _runs(self, place: Container) -> dict[str, str | None]:
+        if place.id not in self._known:
+            found = {} if place.state == "created" else await self._records(place.id)
+            self._known.setdefault(
+                place.id, {run: FORGOTTEN if FORGOTTEN in files else None for run, files in found.items()}
+            )
+        return self._known[place.id]
+
+    async def _records(self, container: str) -> dict[str, Record]:
+        try:
+            return await records(self._engine, container)
+        except EngineRefused as refusal:
+            raise Unreachable(f"the runs of container {container} cannot be read: {refusal}") from refusal
+
+    async def _find(self, container: str, run_id: str) -> str | None:
+        """The exec of a run that another server handed over."""
+        about = await self._engine.get(f"/containers/{container}/json")
+        for exec_id in (about or {}).get("ExecIDs") or ():
+            found = await self._engine.get(f"/exec/{exec_id}/json")
+            if found is not None and found["Running"] and found["ProcessConfig"]["arguments"][-1] == run_id:
+                self._known[container][run_id] = exec_id
+                return str(exec_id)
+        return None
+
+    async def _tool(self, container: str, run_id: str, word: str) -> int | None:
+        """Run our tool beside the run and wait for its end; null when it did not come."""
+        exec_id = await self._exec(container, wrap.TOOL, run_id, word)
+        await self._engine.call("POST", f"/exec/{exec_id}/start", body={"Detach": True})
+        until = time.monotonic() + TOOL_S
+        while time.monotonic() < until:
+            about = await self._engine.get(f"/exec/{exec_id}/json")
+            if about is None:
+                return None
+            if not about["Running"] and about["ExitCode"] is not None:
+                return int(about["ExitCode"])
+            await asyncio.sleep(0.01)
+        return None
+
+    async def _exec(self, container: str, text: str, run_id: str, *words: str, stdin: bool = False) -> str:
+        body = {
+            "Cmd": ["/bin/sh", "-c", text, "standby", run_id, *words],
+            "AttachStdin": stdin,
+            "Env": [f"{wrap.MARK}={run_id};"] if stdin else [],
+        }
+        answer = await self._engine.call("POST", f"/containers/{container}/exec", body=body)
+        return str(msgspec.json.decode(answer)["Id"])
+
+
+def _in_time(until: float) -> None:
+    if time.monotonic() >= until:
+        raise CommandRefused("too late")

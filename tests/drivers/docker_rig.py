@@ -1,0 +1,98 @@
+"""A Docker engine as a platform of the driver suites: an installation of its own for each test."""
+
+import uuid
+from collections.abc import Awaitable, Callable
+
+import anyio
+from msgspec.structs import replace
+
+from standby.core.model import Slot, Spec, Template, Warmth
+from standby.drivers.contract import Making, Sighting, Start
+from standby.drivers.docker import DockerDriver
+from tests.engine import BOX, RunningEngine
+
+from .rigs import PATIENCE_S, now_ms, script
+
+SLEEPS = ("/bin/sleep", "1000000")
+
+
+class RigDriver(DockerDriver):
+    """Makes places from the rig's template where a test names none, under names of the rig's own installation."""
+
+    usual = Making()
+    prefix = ""
+
+    async def create(self, slot: Slot, making: Making) -> str | None:
+        return await super().create(self._own(slot), self.usual if making == Making() else making)
+
+    async def start(self, slot: Slot, start: Start) -> Sighting:
+        start = replace(start, making=self.usual) if start.making == Making() else start
+        return await super().start(self._own(slot), start)
+
+    async def remove(self, slot: Slot) -> None:
+        await super().remove(self._own(slot))
+
+    def _own(self, slot: Slot) -> Slot:
+        return replace(slot, name=f"{self.prefix}-{slot.name}")
+
+
+def template(warmth: Warmth, **parts: object) -> Template:
+    """A container of the test image without a network; a live one sleeps."""
+    command = SLEEPS if warmth is Warmth.RUNNING else ()
+    return replace(Template(image=BOX, warmth=warmth, command=command, network="none"), **parts)
+
+
+class DockerRig:
+    """An installation on an engine."""
+
+    def __init__(self, engine: RunningEngine, warmth: Warmth, *, tls: bool = False) -> None:
+        self.engine, self._tls = engine, tls
+        self.installation = f"t-{uuid.uuid4().hex[:12]}"
+        self.making = Making(template=template(warmth), memory_mb=64)
+        self._drivers: list[DockerDriver] = []
+        self.driver = self.another_driver()
+
+    def another_driver(self) -> RigDriver:
+        driver = RigDriver(
+            self.engine.tcp if self._tls else self.engine.unix,
+            installation=self.installation,
+            host="h",
+            now=now_ms,
+            tls=self.engine.tls if self._tls else None,
+        )
+        driver.usual, driver.prefix = self.making, self.installation
+        self._drivers.append(driver)
+        return driver
+
+    def lasting(self) -> Spec:
+        return Spec(order_id="any", command=("/bin/sleep", "600"))
+
+    def ending(self, code: int) -> Spec:
+        return script(f"exit {code}")
+
+    def printing(self, *lines: str) -> Spec:
+        return script("\n".join(f"echo '{line}'" for line in lines))
+
+    def unstartable(self) -> Spec:
+        return Spec(order_id="any", command=("no-such-command-anywhere",))
+
+    async def wait(self, check: Callable[[], Awaitable[bool]]) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            while not await check():  # noqa: ASYNC110 - asked, not heard: what is heard has tests of its own
+                await anyio.sleep(0.02)
+
+    def containers(self) -> list[dict[str, object]]:
+        """What the engine has of this installation, by another client."""
+        filters = f'{{"label":["standby.installation={self.installation}"]}}'
+        with self.engine.client() as client:
+            found: list[dict[str, object]] = client.get(
+                "/containers/json", params={"all": 1, "filters": filters}
+            ).json()
+            return found
+
+    async def end(self) -> None:
+        for driver in self._drivers:
+            await driver.close()
+        with self.engine.client() as client:
+            for each in self.containers():
+                client.delete(f"/containers/{each['Id']}", params={"force": 1, "v": 1})
