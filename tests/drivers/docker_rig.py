@@ -1,5 +1,8 @@
 """A Docker engine as a platform of the driver suites: an installation of its own for each test."""
 
+import io
+import shutil
+import tarfile
 import uuid
 from collections.abc import Awaitable, Callable
 
@@ -9,7 +12,7 @@ from msgspec.structs import replace
 from standby.core.model import Slot, Spec, Template, Warmth
 from standby.drivers.contract import Making, Sighting, Start
 from standby.drivers.docker import DockerDriver
-from tests.engine import BOX, RunningEngine
+from tests.engine import APPLETS, BOX, RunningEngine
 
 from .rigs import PATIENCE_S, now_ms, script
 
@@ -42,12 +45,27 @@ def template(warmth: Warmth, **parts: object) -> Template:
     return replace(Template(image=BOX, warmth=warmth, command=command, network="none"), **parts)
 
 
+def bare_image(*, shell: bool = False) -> bytes:
+    """A root file system with busybox under another name: no shell, unless asked for."""
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        tar.add(busybox, "bin/busybox" if shell else "busybox")
+        for applet in APPLETS.split() if shell else ():
+            link = tarfile.TarInfo(f"bin/{applet}")
+            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+            tar.addfile(link)
+    return packed.getvalue()
+
+
 class DockerRig:
     """An installation on an engine."""
 
     def __init__(self, engine: RunningEngine, warmth: Warmth, *, tls: bool = False) -> None:
         self.engine, self._tls = engine, tls
         self.installation = f"t-{uuid.uuid4().hex[:12]}"
+        self.shared = warmth is Warmth.RUNNING
         self.making = Making(template=template(warmth), memory_mb=64)
         self._drivers: list[DockerDriver] = []
         self.driver = self.another_driver()

@@ -29,6 +29,8 @@ from standby.core import work
 from standby.core.errors import StandbyError
 from standby.drivers.contract import Driver
 from standby.drivers.coolify import LAG_MS, Client, CoolifyDriver, CoolifyHost
+from standby.drivers.docker import DockerDriver
+from standby.drivers.docker.images import logins
 from standby.drivers.process import ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal, load_key
@@ -36,6 +38,8 @@ from standby.store.store import open_store
 from standby.world import Ids, StoreClock, World, settle_memory
 
 SERVER_FILE: Final = "server.json"
+REGISTRY_LOGINS: Final = "DOCKER_AUTH_CONFIG"
+"""Names and passwords of registries, as in Docker's own configuration file."""
 CONNECTIONS_GRACE_S: Final = 5
 BACKLOG: Final = 2_048
 UVICORN: Final[Mapping[str, Any]] = {
@@ -117,6 +121,15 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
                 )
             case "coolify":
                 drivers[name] = _coolify(host, config.installation, now)
+            case "docker":
+                drivers[name] = DockerDriver(
+                    host.endpoint,
+                    installation=config.installation,
+                    host=name,
+                    now=now,
+                    tls=host.tls,
+                    registries=logins(os.environ.get(REGISTRY_LOGINS)),
+                )
             case "scripted":
                 known = f"scripted:{config.installation}:{name}"
                 platform = ScriptedPlatform(f"{known}:{Ids().short()}", seats=host.seats, name=known)

@@ -58,15 +58,19 @@ class _Section(BaseModel):
 class HostConfig(_Section):
     """`[hosts.NAME]`: a platform that runs work."""
 
-    driver: Literal["process", "scripted", "coolify"] = "process"
-    """`"process"`, `"coolify"` or `"scripted"`; see [drivers](drivers.md)."""
+    driver: Literal["process", "docker", "coolify", "scripted"] = "process"
+    """`"process"`, `"docker"`, `"coolify"` or `"scripted"`; see [drivers](drivers.md)."""
     starts_max: CountOrNone = None
     """Platform starts in flight at once: runs that were commanded and are not ready, slots that are being made. Not
     set: no limit for processes and scripted, 4 for others."""
     start_gap_ms: Length = Field(0, alias="start_gap")
     """At least so long between two starts."""
     memory_mb: MegabytesOrNone = None
-    """Budget for everything on it. Not set: 80 % of this machine's memory for processes, unlimited for scripted."""
+    """Budget for everything on it. Not set: 80 % of this machine's memory for processes, unlimited for others."""
+    endpoint: Annotated[str, Field(pattern=r"^(unix:///|tcp://).+", max_length=512)] = "unix:///var/run/docker.sock"
+    """Docker: where its engine is, `"unix:///path"` or `"tcp://host:port"`."""
+    tls: Directory | None = None
+    """Docker: a directory with `ca.pem`, `cert.pem` and `key.pem`, for an engine at `tcp://`."""
     directory: Directory | None = None
     """Process: where its keeper lives. Not set: `<state_dir>/hosts/NAME`."""
     seats: bool = True

@@ -99,6 +99,15 @@ class Containers:
             if refusal.status not in (404, 409):  # gone, or not running: what was asked is so
                 raise Unreachable(f"{signal} did not reach container {container}: {refusal}") from refusal
 
+    async def kill(self, container: str) -> None:
+        """End everything in it, and see that it is over."""
+        await self.signal(container, "SIGKILL")
+        try:
+            await self._engine.call("POST", f"/containers/{container}/wait")
+        except EngineRefused as refusal:
+            if refusal.status != 404:
+                raise Unreachable(f"the end of container {container} was not seen: {refusal}") from refusal
+
     async def delete(self, container: str) -> None:
         """Take it away with its volume, whatever it does; absence is success."""
         try:

@@ -69,7 +69,7 @@ class DockerDriver:
         self._anchor = Anchor(self._engine, [f"{name}={value}" for name, value in owner.items()])
         self._containers = Containers(self._engine, self._anchor, owner)
         self._images = ImageStore(self._engine, registries or {})
-        self._handover = Handover(self._engine)
+        self._handover = Handover(self._engine, self._containers.kill)
         self._output = Output(self._engine)
         self._gauge = MachineGauge(Path("/")) if endpoint.startswith("unix:") else None
 
@@ -322,7 +322,7 @@ class DockerDriver:
         if place.worker:
             return Seen.STARTING, None, None
         if place.shared:
-            return await self._handover.start(place, about["State"], start, until)
+            return await self._handover.start(place, start, until)
         if place.state != "created" or about["State"]["StartedAt"] != NEVER or about["State"]["Error"]:
             if place.run_id == start.run_id:
                 return await self._sight(place, start.run_id)
@@ -362,12 +362,11 @@ class DockerDriver:
             if refusal.status == 404:
                 raise CommandRefused(f"container {place.id} is gone") from refusal
             return Seen.STOPPED, place.id, Exit(start_error=str(refusal), place_failed=True)
-        return Seen.READY if place.ready and place.health is None else Seen.STARTING, place.id, None
+        return Seen.READY if place.ready_at_once else Seen.STARTING, place.id, None
 
     async def _take_away(self, place: Container) -> None:
         if place.state in ALIVE:
-            await self._containers.signal(place.id, "SIGKILL")
-            await self._engine.call("POST", f"/containers/{place.id}/wait")
+            await self._containers.kill(place.id)
         if place.state == "created" or not await self._keeps_output(place):
             await self._containers.delete(place.id)
         elif place.shared:  # its name is wanted by the next one

@@ -10,14 +10,14 @@ from standby.drivers.docker import wrap
 from standby.drivers.docker.engine import Engine, EngineRefused
 
 Record = Mapping[str, str]
-"""File -> what is in it: `exit`, `error`, `taken`, `pid`, `forgotten`."""
+"""File -> what is in it: `pid`, `error`, `exit`, `oom`, `taken`, `forgotten`."""
 SIGNAL_MAX = 64
 
 
 async def records(engine: Engine, container: str) -> dict[str, Record]:
     """What was noted of each run of a container, by the name of its directory."""
     try:
-        packed = await engine.call("GET", f"/containers/{container}/archive", {"path": wrap.HOME})
+        packed = await engine.call("GET", f"/containers/{container}/archive", {"path": wrap.RUNS})
     except EngineRefused as refusal:
         if refusal.status == 404:
             return {}
@@ -39,19 +39,20 @@ _SMALL = ("exit", "error", "taken", "pid", "oom", "forgotten")
 
 
 def note(folder: str, name: str) -> bytes:
-    """A packed file for a run's directory that says only that it is there."""
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo(f"{folder}/{name}"))
-    return packed.getvalue()
+    """Packed: a file for a run's directory that says only that it is there."""
+    return _packed(tarfile.TarInfo(f"{folder}/{name}"))
 
 
 def open_home() -> bytes:
     """Packed: the directory of all runs, where any user of the container may make one."""
+    entry = tarfile.TarInfo(wrap.RUNS.rpartition("/")[2])
+    entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+    return _packed(entry)
+
+
+def _packed(entry: tarfile.TarInfo) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        entry = tarfile.TarInfo(".")
-        entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
         tar.addfile(entry)
     return packed.getvalue()
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from typing import Any, Final
+from collections.abc import Awaitable, Callable
+from typing import Final
 
 import msgspec
 
@@ -21,8 +22,9 @@ TOOL_S: Final = 10.0
 class Handover:
     """Runs in containers that outlive them. What it remembers can be read again from the containers."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, kill: Callable[[str], Awaitable[None]]) -> None:
+        """`kill` ends a whole container."""
+        self._engine, self._kill = engine, kill
         self._known: dict[str, dict[str, str | None]] = {}
         """Container -> its runs -> exec id; null where that is not known, FORGOTTEN where it was said to be."""
         self._ended: dict[str, Exit] = {}
@@ -42,17 +44,18 @@ class Handover:
             for run in self._known.pop(container):
                 self._ended.pop(run, None)
 
-    async def start(self, place: Container, state: dict[str, Any], start: Start, until: float) -> Sight:
+    async def start(self, place: Container, start: Start, until: float) -> Sight:
         """Exec the run, unless it began there before."""
         known = await self._runs(place)
         if start.run_id in known:
             if known[start.run_id] == FORGOTTEN:
                 raise CommandRefused(f"run {start.run_id} was forgotten")
-            return await self.sight(place, start.run_id)
+            seen = await self.sight(place, start.run_id)
+            if seen[0] is not Seen.FRESH:
+                return seen
         if place.state != "running":
             raise CommandRefused(f"container {place.id} is {place.state}")
-        notes = ("oom",) if state.get("OOMKilled") else ()  # of an earlier run: it says nothing of this one
-        text = wrap.order_text(start.run_id, start.spec, env_of(start), alone=False, notes=notes)
+        text = wrap.order_text(start.run_id, start.spec, env_of(start), alone=False)
         _in_time(until)
         try:
             exec_id = await self._exec(place.id, wrap.BY_EXEC, start.run_id, stdin=True)
@@ -77,7 +80,7 @@ class Handover:
         except EngineRefused as refusal:
             if not force:
                 raise Unreachable(f"run {run_id} could not be asked to stop: {refusal}") from refusal
-            await self._engine.call("POST", f"/containers/{place.id}/kill", {"signal": "SIGKILL"})
+            await self._kill(place.id)
 
     async def forget(self, place: Container, run_id: str) -> bool:
         """Note that nobody will ask for it again. Returns whether its container has nothing left to keep."""
@@ -85,7 +88,7 @@ class Handover:
         if place.state in ALIVE:
             try:
                 packed = note(run_id, FORGOTTEN)
-                await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.HOME}, packed)
+                await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.RUNS}, packed)
             except EngineRefused as refusal:
                 raise Unreachable(f"run {run_id} cannot be forgotten: {refusal}") from refusal
         known[run_id] = FORGOTTEN
@@ -116,8 +119,8 @@ class Handover:
         if about is not None and about["ExitCode"] is None:
             return Seen.FRESH, None, None  # made, and not started (yet)
         code = None if about is None else int(about["ExitCode"])
-        if code is not None and code < wrap.RECORDED:
-            return Seen.STOPPED, exec_id, by_code(code, oom=await self._oom(place.id, {}) if code else False)
+        if code == 0:
+            return Seen.STOPPED, exec_id, Exit(code=0)
         record = (await self._records(place.id)).get(run_id)
         if record is None:
             if code is None:
@@ -125,33 +128,20 @@ class Handover:
             failed = Exit(start_error=f"exec ended with {code} before the run began", place_failed=True)
             return Seen.STOPPED, exec_id, failed
         if "exit" not in record and "error" not in record:
-            if code is None and await self._tool(place.id, run_id, "probe") == 0:
-                return Seen.READY, None, None  # the engine was started again and knows nothing of it
-            if await self._tool(place.id, run_id, "kill") != 0:
+            try:
+                if code is None and await self._tool(place.id, run_id, "probe") == 0:
+                    return Seen.READY, None, None  # the engine was started again and knows nothing of it
+                if await self._tool(place.id, run_id, "kill") != 0:
+                    return Seen.UNKNOWN, exec_id, None
+            except EngineRefused:  # nothing can be run there any more: only force will end what is left
                 return Seen.UNKNOWN, exec_id, None
-        return Seen.STOPPED, exec_id, await self._ending(place.id, record)
+        return Seen.STOPPED, exec_id, _ending(record)
 
     async def _sight_over(self, place: Container, run_id: str) -> Sight:
         record = (await self._records(place.id)).get(run_id)
         if record is None:
             return Seen.ABSENT, None, None
-        return Seen.STOPPED, None, await self._ending(place.id, record)
-
-    async def _ending(self, container: str, record: Record) -> Exit:
-        if "error" in record:
-            return Exit(start_error=record["error"])
-        if "pid" not in record:
-            return Exit(start_error="the order did not arrive whole", place_failed=True)
-        code = int(record["exit"]) if record.get("exit", "").isdigit() else None
-        oom = code != 0 and await self._oom(container, record)
-        if code is not None or oom:
-            return by_code(137 if code is None else code, oom=oom)
-        return Exit(lost=True, signal=9)
-
-    async def _oom(self, container: str, record: Record) -> bool:
-        """Whether something of the container was killed for want of memory since this run began."""
-        about = await self._engine.get(f"/containers/{container}/json")
-        return about is not None and bool(about["State"]["OOMKilled"]) and "oom" not in record
+        return Seen.STOPPED, None, _ending(record)
 
     async def _runs(self, place: Container) -> dict[str, str | None]:
         if place.id not in self._known:
@@ -199,6 +189,16 @@ class Handover:
         }
         answer = await self._engine.call("POST", f"/containers/{container}/exec", body=body)
         return str(msgspec.json.decode(answer)["Id"])
+
+
+def _ending(record: Record) -> Exit:
+    if "error" in record:
+        return Exit(start_error=record["error"])
+    if "pid" not in record:
+        return Exit(start_error="the order did not arrive whole", place_failed=True)
+    if not record.get("exit", "").isdigit():
+        return Exit(lost=True, signal=9)
+    return by_code(int(record["exit"]), oom="oom" in record)
 
 
 def _in_time(until: float) -> None:

@@ -6,7 +6,9 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Struct
 
+from standby.core.errors import ConfigError
 from standby.drivers.contract import CommandRefused
 from standby.drivers.docker.engine import Engine, EngineRefused
 
@@ -72,15 +74,24 @@ def registry_of(image: str) -> str:
 
 def logins(config: str | None) -> dict[str, str]:
     """Registry -> user:password, from the text of a Docker configuration file (`auths`)."""
-    if not config:
-        return {}
-    auths: Mapping[str, Any] = msgspec.json.decode(config).get("auths", {})
-    found = {}
-    for registry, entry in auths.items():
-        host = registry.removeprefix("https://").removeprefix("http://").partition("/")[0]
-        host = HUB if host == "index.docker.io" else host
-        found[host] = base64.b64decode(entry["auth"]).decode()
-    return found
+    try:
+        said = msgspec.json.decode(config or "{}", type=_Logins)
+        return {_host(registry): base64.b64decode(each.auth).decode() for registry, each in said.auths.items()}
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise ConfigError(f"DOCKER_AUTH_CONFIG is no Docker configuration with auths: {error}") from None
+
+
+class _Login(Struct):
+    auth: str
+
+
+class _Logins(Struct):
+    auths: dict[str, _Login] = {}
+
+
+def _host(registry: str) -> str:
+    host = registry.removeprefix("https://").removeprefix("http://").partition("/")[0]
+    return HUB if host == "index.docker.io" else host
 
 
 def _progress(said: Mapping[str, Any], layers: dict[str, tuple[int, int]]) -> str:

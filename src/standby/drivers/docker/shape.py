@@ -56,8 +56,13 @@ class Container(Struct, frozen=True, kw_only=True):
     @property
     def ready(self) -> bool:
         """Whether a live one is ready, as its pool says; a heartbeat is not ours to see."""
-        wanted = self.labels.get(f"{LABEL}ready", "running")
-        return wanted == "running" or (wanted == "healthy" and self.health in (None, "healthy"))
+        healthy = self.labels.get(f"{LABEL}ready") == "healthy" and self.health in (None, "healthy")
+        return self.ready_at_once or healthy
+
+    @property
+    def ready_at_once(self) -> bool:
+        """Whether being started is all that is asked of it."""
+        return self.labels.get(f"{LABEL}ready", "running") == "running"
 
     @property
     def run_id(self) -> str | None:

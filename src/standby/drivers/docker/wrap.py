@@ -14,6 +14,8 @@ from standby.core.model import Spec
 
 HOME: Final = "/run/standby"
 """A volume of the container's own: it can be written although the root cannot, and outlives a restart."""
+RUNS: Final = f"{HOME}/runs"
+"""A directory for each run, which notes how far it came."""
 ONLY_RUN: Final = "run"
 """The directory of a run that has its container for itself."""
 MARK: Final = "STANDBY_MARK"
@@ -21,13 +23,14 @@ NOT_BEGUN: Final = 125
 RECORDED: Final = 125
 """From this exit code on it may be ours, or a signal's: what was noted in the run's directory decides."""
 
-_BEGIN: Final = f"""d={HOME}/$1
-mkdir $d 2>/dev/null || exit {NOT_BEGUN}
+_BEGIN: Final = f"""d={RUNS}/$1
+mkdir -p {RUNS} && mkdir $d 2>/dev/null || exit {NOT_BEGUN}
 cat >$d/order || exit {NOT_BEGUN}
 trap 'exit {NOT_BEGUN}' EXIT
 . $d/order
 trap - EXIT
 rm -f $d/order
+[ "$_whole" ] || exit {NOT_BEGUN}
 echo $$ >$d/pid
 """
 ALONE: Final = f"{_BEGIN}_standby\n"
@@ -41,7 +44,7 @@ _standby
 
 _FIND: Final = f'{MARK}= grep -ls "{MARK}=$1;" /proc/[0-9]*/environ'
 """Who carries the run's mark; without a subshell, which would carry it too."""
-TOOL: Final = f"""d={HOME}/$1
+TOOL: Final = f"""d={RUNS}/$1
 case $2 in
 probe) read -r p <$d/pid && grep -qs "{MARK}=$1;" /proc/$p/environ ;;
 ask) read -r p <$d/pid && grep -qs "{MARK}=$1;" /proc/$p/environ && kill -TERM $p ;;
@@ -60,7 +63,12 @@ _c=$!
 [ "$_asked" ] && kill -TERM $_c
 while wait $_c; _code=$?; kill -0 $_c 2>/dev/null; do :; done
 """
-_SWEEP: Final = f"""while {_FIND} >$d/left; _n=; while read -r _p; do _p=${{_p#/proc/}}; _p=${{_p%/environ}}
+_OOMS: Final = """for _f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do [ -r $_f ] &&
+while read -r _k _v; do [ "$_k" = oom_kill ] && _o=$_v; done <$_f; done
+"""
+"""How often a process of the container was killed for want of memory, by either version of control groups."""
+_SWEEP: Final = f"""{_OOMS}[ "$_o" = "$_b" ] || echo >$d/oom
+while {_FIND} >$d/left; _n=; while read -r _p; do _p=${{_p#/proc/}}; _p=${{_p%/environ}}
 [ $_p = $$ ] || {{ kill -9 $_p 2>/dev/null; _n=1; }}; done <$d/left; [ "$_n" ]; do :; done
 """
 
@@ -70,24 +78,23 @@ def marked(word: str, run_id: str) -> str:
     return f"\x1estandby {word} {run_id}"
 
 
-def order_text(run_id: str, spec: Spec, env: Mapping[str, str], *, alone: bool, notes: Sequence[str] = ()) -> bytes:
-    """The order as a function in shell, whole or not at all. `notes` are empty files for the run's directory."""
+def order_text(run_id: str, spec: Spec, env: Mapping[str, str], *, alone: bool) -> bytes:
+    """The order as a function in shell, whole or not at all."""
     folder = ONLY_RUN if alone else run_id
     argv: Sequence[str] = spec.command
     lines = ["_standby() {", *(f"export {name}={shlex.quote(value)}" for name, value in env.items())]
-    lines += [f"echo >$d/{name}" for name in notes]
     if spec.payload != "null":
-        lines += [_file("payload", spec.payload), f"export STANDBY_PAYLOAD_FILE={HOME}/{folder}/payload"]
+        lines += [_file("payload", spec.payload), f"export STANDBY_PAYLOAD_FILE={RUNS}/{folder}/payload"]
     if spec.script is not None:
         lines.append(_file("script", spec.script))
-        argv = (*_interpreter(spec.script), f"{HOME}/{folder}/script")
+        argv = (*_interpreter(spec.script), f"{RUNS}/{folder}/script")
     lines.append(f"set -- {' '.join(map(shlex.quote, argv))}")
     if alone:
         lines.append(_RUN)
     else:
         end = f"set -- {shlex.quote(run_id)}\n{_SWEEP}{_say('end', run_id)}"
-        lines += [_say("begin", run_id) + _RUN, end]
-    lines += [f"[ -e $d/taken ] && exit {NOT_BEGUN}", "echo $_code >$d/exit", "exit $_code", "}", ""]
+        lines += [f"{_OOMS}_b=$_o", _say("begin", run_id) + _RUN, end]
+    lines += [f"[ -e $d/taken ] && exit {NOT_BEGUN}", "echo $_code >$d/exit", "exit $_code", "}", "_whole=1", ""]
     return "\n".join(lines).encode()
 
 
