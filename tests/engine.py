@@ -35,9 +35,7 @@ DIRECTORY: Final = "STANDBY_TEST_ENGINE_DIR"
 START_S: Final = 60
 BOX: Final = "standby-test/box:1"
 """Busybox and nothing else."""
-APPLETS: Final = (
-    "sh cat chmod cp dd echo env false grep head id kill ls mkdir mv nc ps rm sleep tail test touch true wc"
-)
+APPLETS: Final = "sh cat dd echo env false grep head id kill ls mkdir mv nc ps rm sleep sed tail test touch tr true wc"
 PROGRAMS: Final = ("dockerd", "containerd", "runc", "busybox")
 
 

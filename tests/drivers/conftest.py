@@ -55,3 +55,32 @@ async def rig(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[R
     await made.driver.open()
     yield made
     await made.end()
+
+
+@pytest.fixture(params=list(Warmth))
+async def tier(request: pytest.FixtureRequest) -> AsyncIterator[DockerRig]:
+    """A Docker engine, in every tier."""
+    made = DockerRig(shared_engine(), request.param)
+    yield made
+    await made.end()
+
+
+@pytest.fixture
+async def created() -> AsyncIterator[DockerRig]:
+    made = DockerRig(shared_engine(), Warmth.CREATED)
+    yield made
+    await made.end()
+
+
+@pytest.fixture
+async def running() -> AsyncIterator[DockerRig]:
+    made = DockerRig(shared_engine(), Warmth.RUNNING)
+    yield made
+    await made.end()
+
+
+@pytest.fixture
+async def cold() -> AsyncIterator[DockerRig]:
+    made = DockerRig(shared_engine(), Warmth.COLD)
+    yield made
+    await made.end()

@@ -4,17 +4,18 @@ import io
 import shutil
 import tarfile
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 from msgspec.structs import replace
 
 from standby.core.model import Slot, Spec, Template, Warmth
-from standby.drivers.contract import Making, Sighting, Start
+from standby.drivers.contract import Exit, Making, Sighting, Start
 from standby.drivers.docker import DockerDriver
 from tests.engine import APPLETS, BOX, RunningEngine
 
-from .rigs import PATIENCE_S, now_ms, script
+from .rigs import PATIENCE_S, now_ms, place, script, start_of, wait_for
 
 SLEEPS = ("/bin/sleep", "1000000")
 
@@ -114,3 +115,46 @@ class DockerRig:
         with self.engine.client() as client:
             for each in self.containers():
                 client.delete(f"/containers/{each['Id']}", params={"force": 1, "v": 1})
+
+
+async def run(rig: DockerRig, spec: Spec, **parts: Any) -> tuple[Slot, Exit]:
+    """Run it in a place of its own to its end."""
+    slot = await place(rig.driver)
+    await rig.driver.start(slot, start_of(slot, "o", spec, **parts))
+    sighting = await wait_for(rig, rig.driver, slot, "o-1")
+    assert sighting.exit is not None
+    return slot, sighting.exit
+
+
+async def output(rig: DockerRig, run_id: str = "o-1") -> list[str]:
+    """All of a run's output, once it is closed."""
+    texts: list[str] = []
+    cursor = ""
+    with anyio.fail_after(20):
+        while True:
+            (piece,) = await rig.driver.logs({run_id: cursor})
+            texts += [line.text for line in piece.lines]
+            cursor = piece.cursor
+            if piece.closed:
+                return texts
+
+
+def inspect(rig: DockerRig, container: object) -> dict[str, Any]:
+    with rig.engine.client() as client:
+        about: dict[str, Any] = client.get(f"/containers/{container}/json").json()
+        return about
+
+
+def only(rig: DockerRig) -> dict[str, Any]:
+    (one,) = rig.containers()
+    return inspect(rig, one["Id"])
+
+
+def beside(rig: DockerRig, container: object, *command: str, env: Sequence[str] = ()) -> int:
+    """Run something in a container, past the driver, to its end."""
+    with rig.engine.client() as client:
+        body = {"Cmd": command, "Env": env, "AttachStdout": True}
+        made = client.post(f"/containers/{container}/exec", json=body).json()["Id"]
+        client.post(f"/exec/{made}/start", json={"Detach": False}).read()
+        code: int = client.get(f"/exec/{made}/json").json()["ExitCode"]
+        return code

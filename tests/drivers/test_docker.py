@@ -1,107 +1,41 @@
 """What the Docker driver promises beyond the contract, each on a real engine."""
 
 import json
-from collections.abc import AsyncIterator
-from typing import Any
 
-import anyio
 import pytest
 from msgspec.structs import replace
 
-from standby.core.model import Slot, Spec, Warmth
-from standby.drivers.contract import CommandRefused, Exit, Making, Seen
-from tests.engine import load_image, shared_engine
+from standby.core.model import Spec, Warmth
+from standby.drivers.contract import CommandRefused, Making, Seen
+from tests.engine import load_image
 
-from .docker_rig import DockerRig, bare_image, template
-from .rigs import look, place, script, start_of, wait_for
+from .docker_rig import DockerRig, bare_image, beside, only, output, run, template
+from .rigs import look, place, script, slot_named, start_of, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
-TIERS = list(Warmth)
 AWKWARD = 'it\'s "a" $HOME `b`\n\\c *'
 
 
-@pytest.fixture(params=TIERS)
-async def rig(request: pytest.FixtureRequest) -> AsyncIterator[DockerRig]:
-    """Every tier."""
-    made = DockerRig(shared_engine(), request.param)
-    yield made
-    await made.end()
-
-
-@pytest.fixture
-async def created() -> AsyncIterator[DockerRig]:
-    made = DockerRig(shared_engine(), Warmth.CREATED)
-    yield made
-    await made.end()
-
-
-@pytest.fixture
-async def running() -> AsyncIterator[DockerRig]:
-    made = DockerRig(shared_engine(), Warmth.RUNNING)
-    yield made
-    await made.end()
-
-
-@pytest.fixture
-async def cold() -> AsyncIterator[DockerRig]:
-    made = DockerRig(shared_engine(), Warmth.COLD)
-    yield made
-    await made.end()
-
-
-async def run(rig: DockerRig, spec: Spec, **parts: Any) -> tuple[Slot, Exit]:
-    """Run it in a place of its own to its end."""
-    slot = await place(rig.driver)
-    await rig.driver.start(slot, start_of(slot, "o", spec, **parts))
-    sighting = await wait_for(rig, rig.driver, slot, "o-1")
-    assert sighting.exit is not None
-    return slot, sighting.exit
-
-
-async def output(rig: DockerRig, run_id: str = "o-1") -> list[str]:
-    """All of a run's output, once it is closed."""
-    texts: list[str] = []
-    cursor = ""
-    with anyio.fail_after(20):
-        while True:
-            (piece,) = await rig.driver.logs({run_id: cursor})
-            texts += [line.text for line in piece.lines]
-            cursor = piece.cursor
-            if piece.closed:
-                return texts
-
-
-def inspect(rig: DockerRig, container: object) -> dict[str, Any]:
-    with rig.engine.client() as client:
-        about: dict[str, Any] = client.get(f"/containers/{container}/json").json()
-        return about
-
-
-def only(rig: DockerRig) -> dict[str, Any]:
-    (one,) = rig.containers()
-    return inspect(rig, one["Id"])
-
-
-async def test_command_env_and_payload_reach_the_run_as_they_are(rig: DockerRig) -> None:
+async def test_command_env_and_payload_reach_the_run_as_they_are(tier: DockerRig) -> None:
     show = 'printf "%s|%s|%s|" "$1" "$A" "$STANDBY_ATTEMPT"; cat $STANDBY_PAYLOAD_FILE'
     spec = Spec(order_id="any", command=("/bin/sh", "-c", show, "x", AWKWARD), payload=json.dumps(AWKWARD))
-    _, ending = await run(rig, spec, env={"A": AWKWARD})
+    _, ending = await run(tier, spec, env={"A": AWKWARD})
     assert ending.code == 0
-    assert "\n".join(await output(rig)) == f"{AWKWARD}|{AWKWARD}|1|{json.dumps(AWKWARD)}"
+    assert "\n".join(await output(tier)) == f"{AWKWARD}|{AWKWARD}|1|{json.dumps(AWKWARD)}"
 
 
-async def test_a_script_is_run_by_its_first_line(rig: DockerRig) -> None:
-    _, ending = await run(rig, script("#!/bin/sh -u\necho before\necho $NOT_THERE\n"))
+async def test_a_script_is_run_by_its_first_line(tier: DockerRig) -> None:
+    _, ending = await run(tier, script("#!/bin/sh -u\necho before\necho $NOT_THERE\n"))
     assert ending.code not in (0, None)
-    assert "before" in await output(rig)
+    assert "before" in await output(tier)
 
 
-async def test_a_large_payload_arrives_whole(rig: DockerRig) -> None:
+async def test_a_large_payload_arrives_whole(tier: DockerRig) -> None:
     payload = json.dumps("é" * 400_000, ensure_ascii=False)
     spec = Spec(order_id="any", script="wc -c <$STANDBY_PAYLOAD_FILE", payload=payload)
-    await run(rig, spec)
-    assert await output(rig) == [str(len(payload.encode()) + 1)]
+    await run(tier, spec)
+    assert await output(tier) == [str(len(payload.encode()) + 1)]
 
 
 async def test_no_value_of_an_order_can_be_read_from_the_container(created: DockerRig) -> None:
@@ -110,34 +44,34 @@ async def test_no_value_of_an_order_can_be_read_from_the_container(created: Dock
     assert "hidden-value" not in json.dumps(only(created))
 
 
-async def test_limits_and_a_closed_root_are_the_default(rig: DockerRig) -> None:
-    rig.driver.usual = Making(template=replace(rig.making.template, cpus=0.5, pids_max=50, shm_mb=8), memory_mb=32)
+async def test_limits_and_a_closed_root_are_the_default(tier: DockerRig) -> None:
+    tier.driver.usual = Making(template=replace(tier.making.template, cpus=0.5, pids_max=50, shm_mb=8), memory_mb=32)
     tries = script("touch /x 2>/dev/null && echo wrote; touch /tmp/x && echo tmp; grep CapEff /proc/self/status")
-    await run(rig, tries)
-    assert [line.replace("\t", " ") for line in await output(rig)] == ["tmp", "CapEff: 0000000000000000"]
-    host = only(rig)["HostConfig"]
+    await run(tier, tries)
+    assert [line.replace("\t", " ") for line in await output(tier)] == ["tmp", "CapEff: 0000000000000000"]
+    host = only(tier)["HostConfig"]
     assert (host["Memory"], host["MemorySwap"], host["ShmSize"]) == (32 << 20, 32 << 20, 8 << 20)
     assert (host["NanoCpus"], host["PidsLimit"]) == (500_000_000, 50)
     assert (host["NetworkMode"], host["RestartPolicy"]["Name"], host["AutoRemove"]) == ("none", "no", False)
 
 
-async def test_root_capabilities_user_and_mounts_can_be_set(rig: DockerRig, tmp_path: object) -> None:
+async def test_root_capabilities_user_and_mounts_can_be_set(tier: DockerRig, tmp_path: object) -> None:
     parts = {"read_only": False, "cap_add": ("CHOWN",), "user": "1234:99", "mounts": (f"{tmp_path}:/data:ro",)}
-    rig.driver.usual = Making(template=replace(rig.making.template, **parts), memory_mb=64)
-    _, ending = await run(rig, script("id -u; id -g; touch /data/x 2>/dev/null || echo read only"))
+    tier.driver.usual = Making(template=replace(tier.making.template, **parts), memory_mb=64)
+    _, ending = await run(tier, script("id -u; id -g; touch /data/x 2>/dev/null || echo read only"))
     assert ending.code == 0
-    assert await output(rig) == ["1234", "99", "read only"]
-    host = only(rig)["HostConfig"]
+    assert await output(tier) == ["1234", "99", "read only"]
+    host = only(tier)["HostConfig"]
     assert (host["ReadonlyRootfs"], host["CapAdd"]) == (False, ["CHOWN"])
 
 
-async def test_labels_say_whose_it_is_and_which(rig: DockerRig) -> None:
-    await run(rig, rig.ending(0))
-    labels = only(rig)["Config"]["Labels"]
+async def test_labels_say_whose_it_is_and_which(tier: DockerRig) -> None:
+    await run(tier, tier.ending(0))
+    labels = only(tier)["Config"]["Labels"]
     mine = {name.removeprefix("standby."): labels[name] for name in labels}
-    assert mine["installation"] == rig.installation
+    assert mine["installation"] == tier.installation
     assert (mine["host"], mine["pool"], mine["generation"]) == ("h", "p", "1")
-    assert mine["slot"] == f"{rig.installation}-seat-1"
+    assert mine["slot"] == f"{tier.installation}-seat-1"
 
 
 async def test_two_installations_do_not_see_each_other(created: DockerRig) -> None:
@@ -152,34 +86,34 @@ async def test_two_installations_do_not_see_each_other(created: DockerRig) -> No
     await other.end()
 
 
-async def test_too_little_memory_is_told_apart_from_a_kill(rig: DockerRig) -> None:
-    _, ending = await run(rig, script("exec dd if=/dev/zero of=/dev/null bs=200M count=5"))
+async def test_too_little_memory_is_told_apart_from_a_kill(tier: DockerRig) -> None:
+    _, ending = await run(tier, script("exec dd if=/dev/zero of=/dev/null bs=200M count=5"))
     assert (ending.oom, ending.lost) == (True, False)
 
 
-async def test_a_run_that_kills_itself_was_not_short_of_memory(rig: DockerRig) -> None:
-    _, ending = await run(rig, script("kill -9 $$"))
+async def test_a_run_that_kills_itself_was_not_short_of_memory(tier: DockerRig) -> None:
+    _, ending = await run(tier, script("kill -9 $$"))
     assert (ending.signal, ending.oom, ending.lost) == (9, False, False)
 
 
-async def test_a_container_killed_from_outside_is_a_lost_run(rig: DockerRig) -> None:
-    slot = await place(rig.driver)
-    await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
-    await wait_for(rig, rig.driver, slot, "o-1", Seen.READY)
-    with rig.engine.client() as client:
-        client.post(f"/containers/{only(rig)['Id']}/kill")
-    sighting = await wait_for(rig, rig.driver, slot, "o-1")
+async def test_a_container_killed_from_outside_is_a_lost_run(tier: DockerRig) -> None:
+    slot = await place(tier.driver)
+    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
+    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    with tier.engine.client() as client:
+        client.post(f"/containers/{only(tier)['Id']}/kill")
+    sighting = await wait_for(tier, tier.driver, slot, "o-1")
     assert sighting.exit is not None
     assert (sighting.exit.lost, sighting.exit.oom) == (True, False)
 
 
-async def test_a_container_stopped_by_hand_is_a_lost_run(rig: DockerRig) -> None:
-    slot = await place(rig.driver)
-    await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
-    await wait_for(rig, rig.driver, slot, "o-1", Seen.READY)
-    with rig.engine.client() as client:
-        client.post(f"/containers/{only(rig)['Id']}/stop", params={"t": 5})
-    sighting = await wait_for(rig, rig.driver, slot, "o-1")
+async def test_a_container_stopped_by_hand_is_a_lost_run(tier: DockerRig) -> None:
+    slot = await place(tier.driver)
+    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
+    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    with tier.engine.client() as client:
+        client.post(f"/containers/{only(tier)['Id']}/stop", params={"t": 5})
+    sighting = await wait_for(tier, tier.driver, slot, "o-1")
     assert sighting.exit is not None
     assert sighting.exit.lost
 
@@ -191,8 +125,8 @@ async def test_exit_codes_that_others_use_too_are_the_runs_own(created: DockerRi
     assert (ending.code, ending.signal) == ((None, code - 128) if code > 128 else (code, None))
 
 
-async def test_what_is_not_executable_never_began_and_its_place_is_not_to_blame(rig: DockerRig) -> None:
-    _, ending = await run(rig, Spec(order_id="any", command=("/etc/hosts",)))
+async def test_what_is_not_executable_never_began_and_its_place_is_not_to_blame(tier: DockerRig) -> None:
+    _, ending = await run(tier, Spec(order_id="any", command=("/etc/hosts",)))
     assert ending.start_error == "not executable: /etc/hosts"
     assert not ending.place_failed
 
@@ -200,7 +134,7 @@ async def test_what_is_not_executable_never_began_and_its_place_is_not_to_blame(
 async def test_an_image_that_is_not_there_cannot_be_made_into_a_place(created: DockerRig) -> None:
     absent = Making(template=template(Warmth.CREATED, image="standby-test/absent:1"), memory_mb=64)
     with pytest.raises(CommandRefused, match="No such image"):
-        await created.driver.create(Slot(**_slot("s")), absent)
+        await created.driver.create(slot_named("s"), absent)
     assert created.containers() == []
 
 
@@ -213,11 +147,11 @@ async def test_an_image_that_is_not_there_is_a_start_error_of_a_cold_place(cold:
     assert sighting.exit.place_failed
 
 
-async def test_an_image_without_a_shell_is_a_start_error_of_its_place(rig: DockerRig) -> None:
-    load_image(rig.engine, "standby-test/bare:1", bare_image())
-    parts = {"image": "standby-test/bare:1", "command": ("/busybox", "sleep", "1000") if rig.shared else ()}
-    rig.driver.usual = Making(template=replace(rig.making.template, **parts), memory_mb=64)
-    _, ending = await run(rig, rig.lasting())
+async def test_an_image_without_a_shell_is_a_start_error_of_its_place(tier: DockerRig) -> None:
+    load_image(tier.engine, "standby-test/bare:1", bare_image())
+    parts = {"image": "standby-test/bare:1", "command": ("/busybox", "sleep", "1000") if tier.shared else ()}
+    tier.driver.usual = Making(template=replace(tier.making.template, **parts), memory_mb=64)
+    _, ending = await run(tier, tier.lasting())
     assert ending.start_error is not None
     assert ending.place_failed
 
@@ -226,7 +160,7 @@ async def test_a_live_container_that_ends_at_once_cannot_be_a_place(running: Doc
     ends = Making(template=template(Warmth.RUNNING, command=("/bin/sh", "-c", "exit 4")), memory_mb=64)
     with pytest.raises(CommandRefused, match="exit code 4"):
         for _ in range(200):
-            await running.driver.create(Slot(**_slot("s")), ends)
+            await running.driver.create(slot_named("s"), ends)
     assert running.containers() == []
 
 
@@ -240,11 +174,5 @@ async def test_a_healthy_one_is_ready_when_its_check_says_so(created: DockerRig)
     first = await created.driver.start(slot, start_of(slot, "o", begun))
     assert first.seen is Seen.STARTING
     assert (await look(created.driver, slot, "o-1")).seen is Seen.STARTING
-    with created.engine.client() as client:
-        made = client.post(f"/containers/{slot.incarnation}/exec", json={"Cmd": ["/bin/touch", "/tmp/go"]}).json()
-        client.post(f"/exec/{made['Id']}/start", json={"Detach": True})
+    beside(created, slot.incarnation, "/bin/touch", "/tmp/go")
     await wait_for(created, created.driver, slot, "o-1", Seen.READY)
-
-
-def _slot(name: str) -> dict[str, Any]:
-    return {"name": name, "host": "h", "pool": "p", "state": "creating", "state_since": 0, "created_at": 0}

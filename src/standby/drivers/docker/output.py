@@ -97,13 +97,13 @@ class Reader:
 
     def _line(self, stream: int, at: str, whole: bytes) -> Iterator[LogLine]:
         text = whole.removesuffix(b"\n").decode(errors="replace")
-        before = self._kept[stream]
-        ended = before.ended or text == self._end
+        said, over = text.removesuffix(self._end), self._kept[stream].ended
+        ended = over or said != text
         self._kept[stream] = Mark(at, self._read[stream].count, ended)
-        if text == self._begin:
+        if text.endswith(self._begin):
             self._begun = True
-        elif self._begun and not ended:
-            yield LogLine(at=_seconds(at) * 1000 + int(at[20:23]), stream=STREAMS[stream], text=text)
+        elif self._begun and not over and (said or not ended):  # what ends without a newline stands before the mark
+            yield LogLine(at=_seconds(at) * 1000 + int(at[20:23]), stream=STREAMS[stream], text=said)
 
 
 class Follower:
