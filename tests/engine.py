@@ -52,6 +52,7 @@ class RunningEngine:
 
     def __init__(self, home: Path, *flags: str) -> None:
         self.home, self._flags = home, flags
+        self.data = home / "data"
         self.socket = home / "engine.sock"
         self.tls = home / "tls"
         self.port = 0
@@ -110,6 +111,9 @@ class RunningEngine:
         return json.dumps({"port": self.port})
 
     def _answers(self) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(str(self.socket)) != 0:
+                return False
         try:
             with self.client() as client:
                 return client.get("/_ping").status_code == 200
@@ -125,7 +129,7 @@ class RunningEngine:
         return [
             "dockerd",
             f"--config-file={home / 'daemon.json'}",
-            f"--data-root={home / 'data'}",
+            f"--data-root={self.data}",
             f"--exec-root={home / 'exec'}",
             f"--pidfile={home / 'pid'}",
             f"--host={self.unix}",

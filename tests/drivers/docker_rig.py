@@ -109,9 +109,12 @@ class DockerRig:
             ).json()
             return found
 
-    async def end(self) -> None:
+    async def end_drivers(self) -> None:
         for driver in self._drivers:
             await driver.close()
+
+    async def end(self) -> None:
+        await self.end_drivers()
         with self.engine.client() as client:
             for each in self.containers():
                 client.delete(f"/containers/{each['Id']}", params={"force": 1, "v": 1})

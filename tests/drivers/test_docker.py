@@ -176,3 +176,12 @@ async def test_a_healthy_one_is_ready_when_its_check_says_so(created: DockerRig)
     assert (await look(created.driver, slot, "o-1")).seen is Seen.STARTING
     beside(created, slot.incarnation, "/bin/touch", "/tmp/go")
     await wait_for(created, created.driver, slot, "o-1", Seen.READY)
+
+
+async def test_nothing_is_said_in_the_name_of_a_run(tier: DockerRig) -> None:
+    slot = await place(tier.driver)
+    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
+    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    await tier.driver.stop(slot, "o-1", slot.incarnation or "", force=False, epoch=1)
+    await wait_for(tier, tier.driver, slot, "o-1")
+    assert await output(tier) == []

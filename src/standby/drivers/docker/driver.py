@@ -84,7 +84,7 @@ class DockerDriver:
         await self._engine.close()
 
     async def identity(self) -> str:
-        """The engine's own id: it keeps it when it is started again."""
+        """The engine's id and where it keeps its containers: both stay when it is started again."""
         return await self._anchor.identity()
 
     def changes(self) -> AsyncIterator[None]:
@@ -130,18 +130,18 @@ class DockerDriver:
     async def places(self) -> Sequence[Place]:
         """All containers but those of cold slots and those that only wait for their output to be stored."""
         asked_at = self._now()
-        await self.identity()
-        return [
-            Place(
-                slot=each.slot,
-                incarnation=each.id,
-                usable=each.state in ALIVE if each.shared else each.state == "created" and each.run_id is None,
-                made_at=each.made_at,
-                asked_at=asked_at,
-            )
-            for each in await self._containers.every()
-            if each.warmth != Warmth.COLD and not (each.state in OVER and await self._keeps_output(each))
-        ]
+        async with self._anchor.same():
+            return [
+                Place(
+                    slot=each.slot,
+                    incarnation=each.id,
+                    usable=each.state in ALIVE if each.shared else each.state == "created" and each.run_id is None,
+                    made_at=each.made_at,
+                    asked_at=asked_at,
+                )
+                for each in await self._containers.every()
+                if each.warmth != Warmth.COLD and not (each.state in OVER and await self._keeps_output(each))
+            ]
 
     async def remove_stray(self, place: Place) -> None:
         """Take exactly this container away, with its output."""
@@ -157,17 +157,15 @@ class DockerDriver:
         if incarnation.startswith(SEAT):
             if incarnation != f"{SEAT}{engine_id}":
                 raise CommandRefused(f"{slot.name} belongs to another engine: {incarnation}")
-            seen, handle, end = await self._start_cold(slot, start, until)
+            sight = await self._start_cold(slot, start, until)
         else:
             about = await self._engine.get(f"/containers/{incarnation}/json")
             if about is None:
                 raise CommandRefused(f"the container of {slot.name} is gone, or its run was forgotten: {incarnation}")
             if inspected(about).slot != slot.name:
                 raise CommandRefused(f"container {incarnation} does not belong to {slot.name}")
-            seen, handle, end = await self._start_in(about, start, until)
-        return Sighting(
-            run_id=start.run_id, incarnation=incarnation, seen=seen, asked_at=asked_at, handle=handle, exit=end
-        )
+            sight = await self._start_in(about, start, until)
+        return _sighting(start.run_id, incarnation, asked_at, sight)
 
     async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
         """SIGTERM, or SIGKILL until nothing is left. A worker hears of it by its heartbeats; here only force does."""
@@ -186,28 +184,17 @@ class DockerDriver:
     async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         """One list for all of them, and a closer look at those that ended or are shared."""
         asked_at = self._now()
-        engine_id = await self.identity()
-        listing = await self._containers.every()
-        by_id = {each.id: each for each in listing}
-        by_run = {each.run_id: each for each in listing}
-        sightings = []
-        for run in runs:
-            cold = run.incarnation.startswith(SEAT)
-            place = by_run.get(run.run_id) if cold else by_id.get(run.incarnation)
-            if place is not None:
-                seen, handle, end = await self._sight(place, run.run_id)
-            else:
-                seen, handle, end = Seen.FRESH if run.incarnation == f"{SEAT}{engine_id}" else Seen.ABSENT, None, None
-            sightings.append(
-                Sighting(
-                    run_id=run.run_id,
-                    incarnation=run.incarnation,
-                    seen=seen,
-                    asked_at=asked_at,
-                    handle=handle,
-                    exit=end,
-                )
-            )
+        async with self._anchor.same() as engine_id:
+            listing = await self._containers.every()
+            by_id, by_run = {each.id: each for each in listing}, {each.run_id: each for each in listing}
+            sightings = []
+            for run in runs:
+                cold = run.incarnation.startswith(SEAT)
+                place = by_run.get(run.run_id) if cold else by_id.get(run.incarnation)
+                sight: Sight = Seen.FRESH if run.incarnation == f"{SEAT}{engine_id}" else Seen.ABSENT, None, None
+                if place is not None:
+                    sight = await self._sight(place, run.run_id)
+                sightings.append(_sighting(run.run_id, run.incarnation, asked_at, sight))
         return sightings
 
     # output
@@ -371,6 +358,11 @@ class DockerDriver:
             await self._containers.delete(place.id)
         elif place.shared:  # its name is wanted by the next one
             await self._containers.bind(place, f"over-{place.id[:12]}")
+
+
+def _sighting(run_id: str, incarnation: str, asked_at: int, sight: Sight) -> Sighting:
+    seen, handle, end = sight
+    return Sighting(run_id=run_id, incarnation=incarnation, seen=seen, asked_at=asked_at, handle=handle, exit=end)
 
 
 def _in_time(until: float) -> None:

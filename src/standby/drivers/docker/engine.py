@@ -183,6 +183,7 @@ class Anchor:
         self._listeners: set[asyncio.Event] = set()
         self.moved = 0
         """Counts events: what was read before the last one may be outdated."""
+        self._lives = 0
 
     async def identity(self) -> str:
         """The engine's id, asked once while the stream lasts; connects when it does not."""
@@ -192,6 +193,14 @@ class Anchor:
                     await self._connect()
         assert self._identity is not None
         return self._identity
+
+    @contextlib.asynccontextmanager
+    async def same(self) -> AsyncIterator[str]:
+        """What is asked inside is asked of one engine: its id; Unreachable if the stream broke meanwhile."""
+        identity, life = await self.identity(), self._lives
+        yield identity
+        if life != self._lives:
+            raise Unreachable("the engine went away while it was asked")
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -222,7 +231,8 @@ class Anchor:
         about = await self._engine.get("/info")
         if self._reading.done():
             raise Unreachable("the engine went away while it was asked who it is")
-        self._identity = str(about["ID"])
+        # the id alone is the machine's: several engines may share it
+        self._identity = f"{about['ID']} {about['DockerRootDir']}"
 
     async def _read(self, opened: asyncio.Future[None]) -> None:
         try:
@@ -237,6 +247,7 @@ class Anchor:
                 opened.set_exception(error if isinstance(error, Unreachable) else Unreachable(str(error)))
         finally:
             self._identity = None
+            self._lives += 1
             self._stir()
 
     def _stir(self) -> None:

@@ -61,7 +61,7 @@ trap '_asked=1; echo >$d/taken; [ "$_c" ] && kill -TERM $_c' USR1
 "$@" </dev/null &
 _c=$!
 [ "$_asked" ] && kill -TERM $_c
-while wait $_c; _code=$?; kill -0 $_c 2>/dev/null; do :; done
+while wait $_c; _code=$?; kill -0 $_c; do :; done 2>/dev/null
 """
 _OOMS: Final = """for _f in /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory/memory.oom_control; do [ -r $_f ] &&
 while read -r _k _v; do [ "$_k" = oom_kill ] && _o=$_v; done <$_f; done
