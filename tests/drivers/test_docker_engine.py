@@ -128,7 +128,7 @@ async def test_a_run_that_outlives_its_engine_is_found_again_with_its_exit_code(
         await look(rig.driver, slot, "o-1")
     await run_sync(restoring.start)
     assert (await look(rig.driver, slot, "o-1")).seen is Seen.READY
-    await anyio.Path(f"/proc/{pid}/root/tmp/go").touch()
+    await anyio.Path("/proc", str(pid), "root", "tmp", "go").touch()
     sighting = await wait_for(rig, rig.driver, slot, "o-1")
     assert sighting.exit is not None
     assert sighting.exit.code == 6

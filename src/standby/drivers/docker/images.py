@@ -76,7 +76,8 @@ def logins(config: str | None) -> dict[str, str]:
     """Registry -> user:password, from the text of a Docker configuration file (`auths`)."""
     try:
         said = msgspec.json.decode(config or "{}", type=_Logins)
-        return {_host(registry): base64.b64decode(each.auth).decode() for registry, each in said.auths.items()}
+        found = {_host(registry): each.auth for registry, each in said.auths.items()}
+        return {host: base64.b64decode(auth, validate=True).decode() for host, auth in found.items()}
     except (msgspec.MsgspecError, ValueError) as error:
         raise ConfigError(f"DOCKER_AUTH_CONFIG is no Docker configuration with auths: {error}") from None
 
