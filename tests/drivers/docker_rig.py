@@ -63,6 +63,8 @@ def bare_image(*, shell: bool = False) -> bytes:
 class DockerRig:
     """An installation on an engine."""
 
+    says_why = True
+
     def __init__(self, engine: RunningEngine, warmth: Warmth, *, tls: bool = False) -> None:
         self.engine, self._tls = engine, tls
         self.installation = f"t-{uuid.uuid4().hex[:12]}"
