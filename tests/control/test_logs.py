@@ -35,6 +35,7 @@ async def test_output_of_a_purged_order_is_forgotten_and_leaves_nothing() -> Non
     platform = Kept("known-1", "purged-1")
     step = LogStep(store, platform, 1_000)
     assert await step.step()
+    assert not await step.step()
     assert platform.runs == ["known-1"]
     assert set(await store.log_tails(["known-1", "purged-1"])) == {"known-1"}
     await store.close()

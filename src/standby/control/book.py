@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 from standby.control.ahead import Ahead
 from standby.control.lease import Deposed, Hold
 from standby.control.mirror import Mirror
-from standby.core.model import Change
+from standby.core.model import Change, run_id
 from standby.store.contract import Answer, Heard, Verdict
 from standby.world import World
 
@@ -42,6 +42,8 @@ class Book:
         """Orders with changes under way."""
         self.awaited = False
         """Somebody waits for one of those."""
+        self.tell_ends: Callable[[Iterable[str]], None] = lambda _: None
+        """Hears the ids of runs whose end is saved."""
         self._under_way: set[asyncio.Task[None]] = set()
         self._trouble: Exception | None = None
 
@@ -146,6 +148,7 @@ class Book:
             saved = self._saved(mirror, changes, await self._world.store.save(changes))
             for change in saved:
                 mirror.settled(change)
+            self.tell_ends([run_id(change.order_was) for change in saved if change.run and change.order_was])
             if then is not None:
                 await then(saved)
         except Exception as error:  # noqa: BLE001  it is the step's to hear, not this task's

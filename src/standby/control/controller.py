@@ -170,7 +170,7 @@ class Controller:
             if isinstance(driver, Watch) and self._world.config.hints:
                 stack.push_async_callback(_ended, asyncio.create_task(_watch(driver, step.stirred)))
             if isinstance(driver, Logs):
-                stack.push_async_callback(_ended, asyncio.create_task(self._carry_logs(driver, hold)))
+                stack.push_async_callback(_ended, asyncio.create_task(self._carry_logs(driver, hold, step)))
             if isinstance(driver, Gauge):
                 stack.push_async_callback(_ended, asyncio.create_task(self._carry_readings(driver, hold)))
             stack.push_async_callback(step.close, CALLS_GRACE_S)
@@ -197,9 +197,10 @@ class Controller:
             else:
                 await asyncio.sleep(0)
 
-    async def _carry_logs(self, driver: Logs, hold: Hold) -> None:
+    async def _carry_logs(self, driver: Logs, hold: Hold, leader: HostStep) -> None:
         config = self._world.config
         step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
+        leader.tell_ends(step.ended)
         while not hold.lost:
             try:
                 if await step.step():
@@ -207,6 +208,7 @@ class Controller:
             except (Unreachable, StoreDown) as error:
                 log.info("logs wait", host=hold.host, error=str(error))
                 step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
+                leader.tell_ends(step.ended)
             except Exception:
                 # a log that cannot be read must not end the run it belongs to; nothing is forgotten meanwhile
                 log.exception("log step failed", host=hold.host)

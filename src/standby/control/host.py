@@ -65,6 +65,10 @@ class HostStep:
         if self._book.hint(heard) or said:
             self._wake()
 
+    def tell_ends(self, hear: Callable[[Iterable[str]], None]) -> None:
+        """From now on, tell the ids of runs whose end is saved."""
+        self._book.tell_ends = hear
+
     def stirred(self) -> None:
         """The platform says that a look would show something new."""
         self._stirred = True

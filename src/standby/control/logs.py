@@ -1,5 +1,7 @@
 """Carries the output of runs from the platform into the store, and lets it forget what is stored to its end."""
 
+from collections.abc import Iterable
+
 import msgspec
 
 from standby.drivers.contract import LogPiece, Logs
@@ -15,15 +17,27 @@ class LogStep:
     def __init__(self, store: Store, driver: Logs, cap_bytes: int) -> None:
         self._store, self._driver, self._cap_bytes = store, driver, cap_bytes
         self._tails: dict[str, LogTail] = {}
+        self._ended: set[str] = set()
+        """Runs that were told to be rows of history."""
+        self._unsure: set[str] = set()
+        """Runs that were closed a step ago, and whose end nobody had told of."""
+
+    def ended(self, runs: Iterable[str]) -> None:
+        """The ends of these runs are saved: the store need not be asked about them."""
+        self._ended.update(runs)
 
     async def step(self) -> bool:
-        """Store what is new. Returns whether there was anything."""
+        """Store what is new. Returns whether there was any output, so that there may be more at once."""
         kept = list(await self._driver.unstored())
         known = frozenset(kept)
         self._tails = {run: tail for run, tail in self._tails.items() if run in known}
+        self._ended &= known
+        unsure, self._unsure = self._unsure, set()
         moved = False
         for start in range(0, len(kept), BATCH):
-            moved = await self._carry(kept[start : start + BATCH]) or moved
+            runs = kept[start : start + BATCH]
+            moved = await self._carry(runs) or moved
+            await self._forget([run for run in runs if self._tails[run].closed], unsure)
         return moved
 
     async def _carry(self, runs: list[str]) -> bool:
@@ -39,8 +53,7 @@ class LogStep:
                 # nothing is stored of it (any more): it begins again
                 tail = LogTail(run_id=chunk.run_id, next_line=0, cursor="", closed=False)
                 self._tails[chunk.run_id] = stored.get(chunk.run_id, tail)
-        await self._forget([run for run in runs if self._tails[run].closed])
-        return bool(chunks)
+        return any(chunk.count for chunk in chunks)
 
     def _chunk(self, piece: LogPiece) -> LogChunk:
         return LogChunk(
@@ -53,16 +66,21 @@ class LogStep:
             bytes=sum(len(line.text.encode()) + 1 for line in piece.lines),
         )
 
-    async def _forget(self, runs: list[str]) -> None:
+    async def _forget(self, runs: list[str], unsure: set[str]) -> None:
         """Only what the store itself says: the outcome is a row of history and the log is there to its end."""
-        if not runs:
-            return
-        ended = await self._store.ended_runs(runs)
-        orphans = await self._orphans([run for run in runs if run not in ended])
-        if orphans:
-            await self._store.remove_logs(orphans)
-        if ended or orphans:
-            await self._driver.forget(sorted({*ended, *orphans}))
+        over = {run for run in runs if run in self._ended}
+        untold = [run for run in runs if run not in over]
+        self._unsure.update(untold)
+        # most ends are told of in the moment after a log is closed; what is left was saved by another, or was purged
+        asked = [run for run in untold if run in unsure]
+        if asked:
+            over |= await self._store.ended_runs(asked)
+            orphans = await self._orphans([run for run in asked if run not in over])
+            if orphans:
+                await self._store.remove_logs(orphans)
+                over.update(orphans)
+        if over:
+            await self._driver.forget(sorted(over))
 
     async def _orphans(self, runs: list[str]) -> list[str]:
         """Runs whose order was purged before all of their output was carried over."""
