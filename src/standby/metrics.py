@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from standby.core.model import Event, EventKind, slot_word
+from standby.starts import in_flight, read_floor, read_waiters
 from standby.store.contract import Store, StoreDown
 from standby.world import World
 
@@ -59,6 +60,10 @@ class Metrics:
         self.slots = Gauge("standby_slots", "Slots by state.", ["pool", "state"], registry=to)
         self.leases = Gauge("standby_host_led", "1 when some server leads the host.", ["host"], registry=to)
         self.epochs = Gauge("standby_host_epoch", "How often leadership of the host was taken.", ["host"], registry=to)
+        self.starts = Gauge("standby_starts_in_flight", "Platform starts in flight.", ["host"], registry=to)
+        self.starts_max = Gauge("standby_starts_max", "Platform starts allowed at once.", ["host"], registry=to)
+        self.held = Gauge("standby_starts_waiting", "Orders that wait for nothing but a start.", ["host"], registry=to)
+        self.broken = Gauge("standby_pool_broken", "1 while the pool's breaker is open.", ["pool"], registry=to)
         self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
         self.oldest = Gauge("standby_oldest_event_age_seconds", "How far back the events go.", registry=to)
         self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
@@ -80,6 +85,7 @@ class Metrics:
         for lease in await store.leases():
             self.leases.labels(lease.host).set(1 if lease.until > now else 0)
             self.epochs.labels(lease.host).set(lease.epoch)
+        await self._read_starts(world)
         history = await store.history()
         self.events.set(history.last_seq)
         self.oldest.set(0 if history.oldest_at is None else max(0, now - history.oldest_at) / 1000)
@@ -87,6 +93,16 @@ class Metrics:
             self.pruned.labels(what).inc(max(0, count - self._pruned[what]))
             self._pruned[what] = count
         return generate_latest(self.registry)
+
+    async def _read_starts(self, world: World) -> None:
+        for pool in await world.store.pools():
+            self.broken.labels(pool.name).set(0 if pool.broken_at is None else 1)
+        for host in await world.store.hosts():
+            floor = await read_floor(world, host)
+            self.starts.labels(host.name).set(len(in_flight(floor, world.clock.now())))
+            if host.starts_max is not None:
+                self.starts_max.labels(host.name).set(host.starts_max)
+                self.held.labels(host.name).set(len(await read_waiters(world, floor)))
 
     async def follow(self, world: World, stopping: asyncio.Event) -> None:
         """Count events until the server stops; what cannot be read now is read later."""

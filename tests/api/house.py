@@ -141,13 +141,13 @@ class House:
         taken = await self.store.take_lease("local", "leader", 10_000)
         return taken[0] if taken else next(each for each in await self.store.leases() if each.host == "local")
 
-    async def new_slot(self, pool_name: str = "default") -> Slot:
+    async def new_slot(self, pool_name: str = "default", template: str = "") -> Slot:
         """One more idle slot of a pool."""
         pool = await self.store.pool(pool_name)
         assert pool is not None
         self._slots[pool_name] += 1
         name = f"standby-pool-{pool_name}-{self._slots[pool_name]:03}"
-        await self._save(slots.create(self._cause(), name, pool))
+        await self._save(slots.create(self._cause(), name, pool, template))
         await self._save(slots.made(self._cause(), await self._slot_named(name), "i-1"))
         return await self._slot_named(name)
 

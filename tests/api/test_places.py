@@ -1,5 +1,6 @@
 """Pools, slots and hosts."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,8 @@ from standby.api.views import time
 from standby.control.apply import apply_config
 from standby.core import places
 from standby.core.model import OrderState, PoolSettings, Trigger
-from tests.api.house import House
+from standby.core.sighting import Exit, ImageState
+from tests.api.house import House, house
 
 pytestmark = pytest.mark.anyio
 
@@ -170,16 +172,87 @@ async def test_a_host_is_shown_with_its_reading_its_slots_and_its_queue(home: Ho
     assert reading["pressure"]["io_some_avg10"] == 0.5
 
 
-async def test_starts_are_the_runs_that_are_not_at_work_yet(home: House) -> None:
-    order_id = (await home.submit())["id"]
-    await home.walk(order_id, OrderState.PREPARING)
+GATED: dict[str, Any] = {
+    "hosts": {"local": {"driver": "scripted", "memory_mb": 1024, "seats": False, "starts_max": 2}},
+    "pools": {"default": {"image": "bot:1", "slots_max": 3, "memory_mb": 1}},
+}
+
+
+async def gated(home: House, orders: int) -> list[str]:
+    """So many orders in a pool with three slots; the first two are being started, the third slot is idle."""
+    ids = [(await home.submit())["id"] for _ in range(orders)]
+    for order_id in ids[:2]:
+        await home.walk(order_id, OrderState.PREPARING)
+    pool = await home.store.pool("default")
+    assert pool is not None
+    await home.new_slot(template=places.fingerprint(pool.settings))
+    return ids
+
+
+async def test_starts_in_flight_are_told_with_those_that_wait_for_one_in_their_order(tmp_path: Path) -> None:
+    async with house(tmp_path, **GATED) as home:
+        ids = await gated(home, 4)
+        view = (await home.get("/hosts/local/starts")).json()
+        assert (view["active"], view["maximum"], view["queued"]) == (2, 2, 1)
+        assert [(each["order"], each["run"]) for each in view["holders"]] == [(one, f"{one}-1") for one in ids[:2]]
+        (waiter,) = view["waiters"]  # the fourth waits for a slot
+        assert (waiter["order"], waiter["position"], waiter["pool"]) == (ids[2], 1, "default")
+        assert (waiter["gives_up_in_s"], waiter["last_time"]) == (300, False)
+        host = (await home.get("/hosts/local")).json()
+        assert (host["starting"], host["starts_max"]) == (2, 2)
+        text = (await home.http.get("/metrics")).text
+        assert 'standby_starts_in_flight{host="local"} 2.0' in text
+        assert 'standby_starts_waiting{host="local"} 1.0' in text
+
+
+async def test_an_order_that_waits_for_a_start_says_who_has_the_permits_and_its_place(tmp_path: Path) -> None:
+    async with house(tmp_path, **GATED) as home:
+        ids = await gated(home, 3)
+        gate = (await home.get(f"/work-orders/{ids[2]}")).json()["gate"]
+        assert gate["name"] == "starts"
+        assert "2 of 2 starts on host local are in flight" in gate["text"]
+        assert f"order {ids[0]}" in gate["text"] and "number 1 of 1" in gate["text"]
+        await home.finish(ids[0], Exit(code=0))
+        assert (await home.get(f"/work-orders/{ids[2]}")).json()["gate"]["name"] == "turn"
+
+
+async def test_a_run_that_was_commanded_is_a_start_until_it_is_at_work(home: House) -> None:
+    starting = (await home.submit())["id"]
+    await home.walk(starting, OrderState.PREPARING)
     await home.walk((await home.submit())["id"], OrderState.RUNNING)
     view = (await home.get("/hosts/local/starts")).json()
-    (holder,) = view.pop("holders")
-    assert view == {"active": 1, "queued": 0, "maximum": None, "waiters": []}
-    assert (holder["order"], holder["run"]) == (order_id, f"{order_id}-1")
+    assert (view["active"], view["queued"], view["maximum"], view["waiters"]) == (1, 0, None, [])
+    (holder,) = view["holders"]
+    assert (holder["order"], holder["run"], holder["pool"]) == (starting, f"{starting}-1", "default")
     assert (holder["slot"], holder["since"]) == ("standby-pool-default-001", time(home.clock.at))
     assert (await home.get("/hosts/nowhere/starts")).status_code == 404
+
+
+async def test_the_breaker_of_a_pool_is_shown_and_can_be_reset(home: House) -> None:
+    pool = await home.store.pool("default")
+    assert pool is not None
+    broken = places.count_failures(home.world.cause(Trigger.LOOK, "test"), pool, 5, "no such image")
+    await home.store.save([broken])
+    view = (await home.get("/pools/default")).json()
+    assert (view["failures"], view["broken_since"]) == (5, time(home.clock.at))
+    order = await home.submit()
+    await home.lead()
+    gate = (await home.get(f"/work-orders/{order['id']}")).json()["gate"]
+    assert gate["name"] == "breaker"
+    view = (await home.post("/pools/default/reset-breaker", {"reason": "mended"})).json()
+    assert (view["failures"], view["broken_since"]) == (0, None)
+    again = await home.post("/pools/default/reset-breaker")
+    assert again.status_code == 200
+    assert (await home.post("/pools/nowhere/reset-breaker")).status_code == 404
+
+
+async def test_what_is_known_of_an_image_is_seen_on_its_host(home: House) -> None:
+    pulling = ImageState(
+        host="local", image="bot:1", at=home.clock.at, present=False, pulling_since=home.clock.at, progress="3 of 9 MB"
+    )
+    await home.store.put_image(pulling)
+    (image,) = (await home.get("/hosts/local")).json()["images"]
+    assert (image["image"], image["present"], image["progress"]) == ("bot:1", False, "3 of 9 MB")
 
 
 async def test_what_did_not_change_is_not_sent_again(home: House) -> None:

@@ -139,7 +139,8 @@ def test_a_host_is_shown_with_its_reading_and_its_starts(at_home: Standby) -> No
     assert (host["name"], host["pools"]) == ("local", ["default"])
     assert "default" in at_home("hosts", "show", "local").out
     assert json.loads(at_home("hosts", "starts", "local", "--json").out)["maximum"] is None
-    assert "under way" in at_home("hosts", "starts", "local").err
+    assert "0 in flight (no limit), 0 waiting" in at_home("hosts", "starts", "local").err
+    assert "makes slots again" in at_home("pools", "reset-breaker", "default", "--reason", "mended").err
     assert at_home("hosts", "show", "nowhere").code == at_home("hosts", "starts", "nowhere").code == 4
 
 

@@ -29,6 +29,7 @@ from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
 from standby.core.model import Order, OrderState, Trigger, run_id
+from standby.starts import Floor, read_floor, read_waiters
 from standby.store.contract import OrderFilter, Work
 from standby.world import World
 
@@ -91,6 +92,8 @@ async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Re
     order = work.order
     house = await _house(world, order)
     gate = None if house is None else explain.gate(order, house)
+    if house is not None and gate is not None and gate.name is explain.GateName.STARTS:
+        gate = explain.gate(order, replace(house, line=await _line(world, house, order)))
     view = WhyView(
         id=order.id,
         state=order.state,
@@ -173,6 +176,13 @@ async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
     )
 
 
+async def _line(world: World, house: explain.House, order: Order) -> explain.Line | None:
+    """The order's place among those who wait for a start."""
+    waiters = await read_waiters(world, await read_floor(world, house.host))
+    places = {each.id: place for place, each in enumerate(waiters, 1)}
+    return explain.Line(places[order.id], len(waiters)) if order.id in places else None
+
+
 async def _house(world: World, order: Order) -> explain.House | None:
     return (await read_houses(world, [order])).get((order.pool, order.project))
 
@@ -194,18 +204,25 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
     limits = {project.name: project.running_max for project in await store.projects()}
     opened = await store.open_by_project()
     houses = {}
+    floors: dict[str, Floor] = {}
     for pool_name, project in sorted(wanted):
         pool = pools.get(pool_name)
         if pool is None or pool.host not in hosts:
             continue
+        if pool.host not in floors:
+            floors[pool.host] = await read_floor(world, hosts[pool.host])
+        floor = floors[pool.host]
         houses[pool_name, project] = explain.House(
             pool=pool,
             host=hosts[pool.host],
             lease=leases.get(pool.host),
-            slots=await store.slots(pool=pool_name),
-            holders=await store.holders(host=pool.host),
+            slots=[slot for slot in floor.slots if slot.pool == pool_name],
+            holders=floor.holders,
             project_open=opened.get(project, 0),
             project_max=limits.get(project),
             now=world.clock.now(),
+            pools=floor.pools,
+            host_slots=floor.slots,
+            image=floor.images.get(pool.settings.template.image or ""),
         )
     return houses

@@ -6,6 +6,8 @@ import msgspec
 from msgspec import Struct
 
 from standby.api.views import Seconds, Time, length, seconds, shown_time, time
+from standby.core.explain import Start
+from standby.core.lifecycle import blocked_total_ms
 from standby.core.model import (
     OPEN,
     Host,
@@ -19,9 +21,11 @@ from standby.core.model import (
     Reset,
     Slot,
     Warmth,
+    run_id,
     slot_word,
 )
-from standby.core.sighting import Pressure, Reading
+from standby.core.sighting import ImageState, Pressure, Reading
+from standby.starts import Floor
 
 
 class ModeView(Struct, frozen=True):
@@ -156,39 +160,61 @@ class ReadingView(Struct, frozen=True):
     disk_free_mb: int | None
 
 
+class ImageView(Struct, frozen=True):
+    """What is known of an image on a host: there, on its way (and how far), or why it could not be had."""
+
+    image: str
+    present: bool
+    at: Time
+    pulling_since: Time | None
+    progress: str | None
+    error: str | None
+
+
 class FullHostView(HostView, frozen=True):
-    """A host with its last reading, its slots by word and how many orders wait for it."""
+    """A host with its last reading, its slots by word, its starts in flight and how many orders wait for it."""
 
     reading: ReadingView | None
     slots: Mapping[str, int]
     slots_max: int
     queue_depth: int
     pools: Sequence[str]
+    starts_max: int | None
+    start_gap_s: Seconds
+    starting: int
+    images: Sequence[ImageView]
 
 
 class StartView(Struct, frozen=True):
-    """A run that is being started."""
+    """A start in flight: of a run, or of a slot that is being made (then `order` and `run` are null)."""
 
-    order: str
-    run: str
+    order: str | None
+    run: str | None
     slot: str
+    pool: str | None
     since: Time
 
 
 class WaiterView(Struct, frozen=True):
-    """An order that waits for its start to be sent."""
+    """An order that waits for nothing but a start. After `gives_up_in_s` it gets until `deploy_timeout` in all, once;
+    then it fails."""
 
     order: str
+    pool: str
     since: Time
     position: int
+    gives_up_in_s: Seconds | None
+    last_time: bool
+    """It has got its longer time already."""
 
 
 class StartsView(Struct, frozen=True):
-    """Starts that are under way on a host, and those that wait for one of them; null is no maximum."""
+    """Starts in flight on a host, and who waits for one; null is no maximum. Between two starts there are `gap_s`."""
 
     active: int
     queued: int
     maximum: int | None
+    gap_s: Seconds
     holders: Sequence[StartView]
     waiters: Sequence[WaiterView]
 
@@ -285,6 +311,37 @@ def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int) ->
         unreachable_since=shown_time(host.unreachable_since),
         error=host.error,
         dead_at=shown_time(host.dead_at),
+    )
+
+
+def start_view(start: Start, floor: Floor) -> StartView:
+    holder = floor.holders.get(start.slot)
+    pools = {slot.name: slot.pool for slot in floor.slots}
+    run = None if holder is None or start.order is None else run_id(holder)
+    return StartView(order=start.order, run=run, slot=start.slot, pool=pools.get(start.slot), since=time(start.since))
+
+
+def waiter_view(position: int, order: Order, floor: Floor, now: int) -> WaiterView:
+    blocked_ms = blocked_total_ms(floor.pools[order.pool], now)
+    left = None if order.queue_due is None else max(0, order.queue_due + blocked_ms - now)
+    return WaiterView(
+        order=order.id,
+        pool=order.pool,
+        since=time(order.state_since),
+        position=position,
+        gives_up_in_s=seconds(left),
+        last_time=order.deploy_since is not None,
+    )
+
+
+def image_view(state: ImageState) -> ImageView:
+    return ImageView(
+        image=state.image,
+        present=state.present,
+        at=time(state.at),
+        pulling_since=shown_time(state.pulling_since),
+        progress=state.progress,
+        error=state.error,
     )
 
 

@@ -15,17 +15,20 @@ from standby.api.place_views import (
     PoolView,
     SlotsView,
     StartsView,
-    StartView,
     host_view,
+    image_view,
     pool_view,
     reading_view,
     slot_view,
+    start_view,
+    waiter_view,
 )
 from standby.api.problems import Problem, invalid, not_found
-from standby.api.views import answer, tagged, time
+from standby.api.views import answer, length, tagged
 from standby.api.wire import DeadBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places
-from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, run_id, slot_word
+from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
+from standby.starts import in_flight, read_floor, read_waiters
 from standby.world import World
 
 TRIES: Final = 20
@@ -109,6 +112,19 @@ def _check_together(pool: Pool) -> None:
         raise invalid(text, "set both in one request", "queue_timeout_s")
 
 
+@router.post("/pools/{name}/reset-breaker")
+async def reset_breaker(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
+    """Let a pool make slots again, although too many of them failed."""
+    await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
+    for _ in range(TRIES):
+        pool = await _pool(world, name)
+        change = places.reset_breaker(world.cause(Trigger.REQUEST, actor), pool)
+        if change is None or (await world.store.save([change]))[0].saved:
+            world.shared.forget(("pool", name))
+            return answer(await _pool_view(world, name))
+    raise _busy("pool", name)
+
+
 @router.get("/slots", dependencies=KNOWN_PARAMETERS)
 async def list_slots(request: Request, world: WorldNeed, pool: str | None = None, host: str | None = None) -> Response:
     """All slots, in the words people use."""
@@ -131,14 +147,19 @@ async def show_host(request: Request, world: WorldNeed, name: str) -> Response:
 
 @router.get("/hosts/{name}/starts")
 async def list_starts(world: WorldNeed, name: str) -> Response:
-    """The runs on this host that were commanded and are not at work yet."""
-    await _host(world, name)
-    holders = [each for each in (await world.store.holders(host=name)).values() if each.state is OrderState.PREPARING]
-    starts = [
-        StartView(order=each.id, run=run_id(each), slot=each.slot or "", since=time(each.commanded_at or 0))
-        for each in sorted(holders, key=lambda each: (each.commanded_at or 0, each.id))
-    ]
-    return answer(StartsView(active=len(starts), queued=0, maximum=None, holders=starts, waiters=[]))
+    """The platform starts in flight on this host (runs that were commanded and are not ready, slots that are being
+    made), and the orders that wait for nothing but a start, the next one first."""
+    floor, now = await read_floor(world, await _host(world, name)), world.clock.now()
+    holders, waiters = in_flight(floor, now), await read_waiters(world, floor)
+    view = StartsView(
+        active=len(holders),
+        queued=len(waiters),
+        maximum=floor.host.starts_max,
+        gap_s=length(floor.host.start_gap_ms),
+        holders=[start_view(each, floor) for each in holders],
+        waiters=[waiter_view(place, each, floor, now) for place, each in enumerate(waiters, 1)],
+    )
+    return answer(view)
 
 
 @router.post("/hosts/{name}/pause")
@@ -266,4 +287,8 @@ async def _full_host_view(world: World, host: Host) -> FullHostView:
         slots_max=sum(pool.settings.slots_max for pool in pools),
         queue_depth=sum(counts.get((pool.name, OrderState.PENDING), 0) for pool in pools),
         pools=[pool.name for pool in pools],
+        starts_max=host.starts_max,
+        start_gap_s=length(host.start_gap_ms),
+        starting=len(in_flight(await read_floor(world, host), world.clock.now())),
+        images=[image_view(state) for state in await store.images(host.name)],
     )

@@ -87,6 +87,7 @@ SAYS: Final[Mapping[str, Says]] = {
     "list_pools": _tagged(places.PoolsView),
     "show_pool": _tagged(places.PoolView, 404),
     "override_pool": _acts(places.PoolView, wire.PatchPoolBody, 404, 409, needed=True),
+    "reset_breaker": _acts(places.PoolView, wire.ReasonBody, 404, 409),
     "list_slots": _tagged(places.SlotsView),
     "list_hosts": _tagged(places.HostsView),
     "show_host": _tagged(places.FullHostView, 404),

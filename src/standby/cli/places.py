@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, pair, print_json, say, shown
-from standby.client.answers import Host, Pool
+from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, length, pair, print_json, say, shown
+from standby.client.answers import Host, Image, Pool, StartHolder, StartWaiter
 
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
 HostName = Annotated[str, Parameter(help="Name of the host.")]
@@ -146,6 +146,15 @@ def drain_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = No
     return _set_pool(server, name, "drain", reason)
 
 
+@pools.command(name="reset-breaker")
+def reset_breaker(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+    """Let a pool make slots again, although too many of them failed."""
+    asked = server or Server()
+    pool = asked.ask(lambda client: client.reset_breaker(name, reason))
+    print_json(pool) if asked.json else say(f"pool {name} makes slots again")
+    return OK
+
+
 def slots(*, pool: str | None = None, host: str | None = None, server: ServerNeed = None) -> int:
     """List slots and what they do.
 
@@ -189,6 +198,16 @@ def list_hosts(*, server: ServerNeed = None) -> int:
     return OK
 
 
+def _most(limit: int | None) -> str:
+    return "no limit" if limit is None else f"at most {limit}"
+
+
+def _image(each: Image) -> str:
+    if each.pulling_since is not None:
+        return f"{each.image}: being pulled for {ago(each.pulling_since)} {each.progress or ''}".rstrip()
+    return f"{each.image}: {'there' if each.present else each.error or 'not there'}"
+
+
 def _leader(host: Host) -> str:
     return host.lease.owner if host.lease is not None and host.lease.live else "nobody"
 
@@ -216,6 +235,9 @@ def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
             "pools": None if host.pools is None else ", ".join(host.pools),
             "slots": None if host.slots is None else f"{_words(host.slots) or 'none'}, at most {host.slots_max}",
             "queue depth": host.queue_depth,
+            "starts": f"{host.starting} in flight, {_most(host.starts_max)}",
+            "start gap s": host.start_gap_s or None,
+            "images": "\n".join(_image(each) for each in host.images or ()) or None,
             **{key.replace("_", " "): value for key, value in {**reading, **pressure}.items()},
         }
     )
@@ -231,15 +253,23 @@ def show_starts(name: HostName, /, *, server: ServerNeed = None) -> int:
         print_json(found)
         return OK
     columns = {
-        "ORDER": lambda each: each.order,
-        "STATE": lambda each: f"waits, number {each.position}" if hasattr(each, "position") else "starts",
+        "ORDER": lambda each: each.order or "(a slot is made)",
+        "POOL": lambda each: each.pool,
+        "STATE": lambda each: f"waits, number {each.position}" if isinstance(each, StartWaiter) else "starts",
         "SINCE": lambda each: ago(each.since),
-        "SLOT": lambda each: getattr(each, "slot", None),
+        "SLOT": lambda each: None if isinstance(each, StartWaiter) else each.slot,
+        "GIVES UP": _gives_up,
     }
     print_table([*found.holders, *found.waiters], columns)
     most = "no limit" if found.maximum is None else f"at most {found.maximum}"
-    say(f"{found.active} under way ({most}), {found.queued} waiting")
+    say(f"{found.active} in flight ({most}), {found.queued} waiting")
     return OK
+
+
+def _gives_up(each: StartHolder | StartWaiter) -> str | None:
+    if isinstance(each, StartHolder) or each.gives_up_in_s is None:
+        return None
+    return f"in {length(each.gives_up_in_s)}"
 
 
 def _words(counts: Mapping[str, int]) -> str:

@@ -271,6 +271,17 @@ class Lease(Answer, frozen=True, kw_only=True):
     live: bool
 
 
+class Image(Answer, frozen=True, kw_only=True):
+    """What is known of an image on a host."""
+
+    image: str
+    present: bool
+    at: datetime
+    pulling_since: datetime | None = None
+    progress: str | None = None
+    error: str | None = None
+
+
 class Host(Answer, frozen=True, kw_only=True):
     """A host, who leads it and how full it is; the fields from `reading` on are only in a single host's answer."""
 
@@ -292,23 +303,31 @@ class Host(Answer, frozen=True, kw_only=True):
     slots_max: int | None = None
     queue_depth: int | None = None
     pools: tuple[str, ...] | None = None
+    starts_max: int | None = None
+    start_gap_s: float | None = None
+    starting: int | None = None
+    images: tuple[Image, ...] | None = None
 
 
 class StartHolder(Answer, frozen=True, kw_only=True):
-    """A run that is starting."""
+    """A start in flight: of a run, or of a slot that is being made."""
 
-    order: str
-    run: str
+    order: str | None = None
+    run: str | None = None
     slot: str
+    pool: str | None = None
     since: datetime
 
 
 class StartWaiter(Answer, frozen=True, kw_only=True):
-    """An order that waits for its start."""
+    """An order that waits for nothing but a start."""
 
     order: str
+    pool: str
     since: datetime
     position: int
+    gives_up_in_s: float | None = None
+    last_time: bool = False
 
 
 class Starts(Answer, frozen=True, kw_only=True):
@@ -317,6 +336,7 @@ class Starts(Answer, frozen=True, kw_only=True):
     active: int
     queued: int
     maximum: int | None = None
+    gap_s: float = 0.0
     holders: tuple[StartHolder, ...] = ()
     waiters: tuple[StartWaiter, ...] = ()
 

@@ -132,6 +132,7 @@ class Client:
     starts = _one(plans.starts)
     slots = _one(plans.slots)
     set_pool_mode = _one(plans.set_pool_mode)
+    reset_breaker = _one(plans.reset_breaker)
     set_host_mode = _one(plans.set_host_mode)
     declare_dead = _one(plans.declare_dead)
     doctor = _one(plans.doctor)

@@ -271,6 +271,11 @@ def set_pool_mode(name: str, verb: str, reason: str | None = None) -> Plan[Pool]
     return ask(post("pools", name, verb, body=_why(reason)), Pool)
 
 
+def reset_breaker(name: str, reason: str | None = None) -> Plan[Pool]:
+    """Let a pool make slots again, although too many of them failed."""
+    return ask(post("pools", name, "reset-breaker", body=_why(reason)), Pool)
+
+
 def set_host_mode(name: str, verb: str, reason: str | None = None) -> Plan[Host]:
     """pause, resume or drain a host."""
     return ask(post("hosts", name, verb, body=_why(reason)), Host)

@@ -1,6 +1,6 @@
 """One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog

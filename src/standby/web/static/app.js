@@ -140,12 +140,23 @@ function poolCard(pool) {
     catch (error) { say(error.message); }
   };
   const errors = pool.slots.error ? element("span", { class: "bad" }, `${pool.slots.error} slots in error`) : null;
+  const coming = (pool.slots.creating || 0) + (pool.slots.cleaning || 0);
+  const idle = pool.warmth ? `, ${pool.slots.idle || 0} idle${coming ? `, ${coming} being made` : ""}` : "";
+  const reset = async () => {
+    try { await post(`/pools/${encodeURIComponent(pool.name)}/reset-breaker`, { reason: "asked on the page" }); await refresh(); }
+    catch (error) { say(error.message); }
+  };
+  const broken = pool.broken_since
+    ? [element("span", { class: "bad" }, `makes no slots since ${pool.failures} failed`),
+       element("button", { type: "button", "aria-label": `reset the breaker of pool ${pool.name}`, onclick: reset }, "reset")]
+    : [];
   return element(
     "article", { class: open ? "" : "held" },
     element("h2", {}, "pool ", element("b", {}, pool.name)),
     element("meter", { min: 0, max: Math.max(1, pool.slots_max), value: busy, title: "slots in use" }),
-    element("span", {}, `${busy} of ${pool.slots_max} busy, ${pool.pending} waiting`),
+    element("span", {}, `${busy} of ${pool.slots_max} busy${idle}, ${pool.pending} waiting`),
     errors,
+    ...broken,
     open ? null : element("span", { class: "bad" }, `${pool.mode}${pool.mode_reason ? `: ${pool.mode_reason}` : ""}`),
     element("button", { type: "button", "aria-label": `${verb} pool ${pool.name}`, onclick: change }, verb),
   );
@@ -154,7 +165,7 @@ function poolCard(pool) {
 function hostCard(host) {
   const budget = host.memory_mb;
   const led = host.lease !== null && host.lease.live;
-  const bad = host.unreachable_since ? `cannot be asked: ${host.error}` : led ? null : "no server leads it";
+  const bad = host.unreachable_since ? `cannot be asked: ${host.error}` : led ? host.error : "no server leads it";
   return element(
     "article", { class: bad ? "held" : "" },
     element("h2", {}, "host ", element("b", {}, host.name)),

@@ -1,0 +1,86 @@
+"""The deploy gate as people see it: which starts are in flight on a host, and who waits for one."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from msgspec import Struct
+
+from standby.core import admit, explain
+from standby.core.model import Host, Order, OrderState, Pool, Slot
+from standby.core.sighting import ImageState
+from standby.world import World
+
+HEADS: Final = 500
+"""So many orders of each lane are looked through for those that wait for a start."""
+
+
+class Floor(Struct, frozen=True, kw_only=True):
+    """A host with everything on it, read in one go."""
+
+    host: Host
+    pools: Mapping[str, Pool]
+    slots: Sequence[Slot]
+    holders: Mapping[str, Order]
+    images: Mapping[str, ImageState]
+
+
+async def read_floor(world: World, host: Host) -> Floor:
+    store = world.store
+    return Floor(
+        host=host,
+        pools={pool.name: pool for pool in await store.pools() if pool.host == host.name},
+        slots=await store.slots(host=host.name),
+        holders=await store.holders(host=host.name),
+        images={state.image: state for state in await store.images(host.name)},
+    )
+
+
+async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
+    """The orders that wait for nothing but a start, the next one first: what the leader's own decision says."""
+    if floor.host.starts_max is None and not floor.host.start_gap_ms:
+        return []
+    store = world.store
+    projects = {project.name: project.running_max for project in await store.projects()}
+    room = admit.Room(
+        host=floor.host,
+        pools=floor.pools,
+        slots=floor.slots,
+        opened=list(floor.holders.values()),
+        project_open=await store.open_by_project(),
+        project_max=projects,
+        seats=has_seats(world, floor.host),
+        now=world.clock.now(),
+        missing=frozenset(name for name, state in floor.images.items() if not state.present),
+    )
+    waiting: list[Order] = []
+    for pool in floor.pools.values():
+        most = min(admit.takes(room, pool), HEADS)
+        heads = await store.candidates(pool.name, most, floor.host.memory_mb) if most > 0 else ()
+        waiting += [work.order for work in heads if work.order.state is OrderState.PENDING]
+    return admit.admit(room, waiting).held
+
+
+def has_seats(world: World, host: Host) -> bool:
+    """Whether the slots of a host are mere seats, as far as this server knows it."""
+    known = world.config.hosts.get(host.name)
+    return host.driver == "process" or (host.driver == "scripted" and (known is None or known.seats))
+
+
+def in_flight(floor: Floor, now: int) -> Sequence[explain.Start]:
+    """The starts in flight, the oldest first; none where the host's slots are seats and no pool is left."""
+    pool = next(iter(floor.pools.values()), None)
+    if pool is None:
+        return []
+    house = explain.House(
+        pool=pool,
+        host=floor.host,
+        lease=None,
+        slots=(),
+        holders=floor.holders,
+        project_open=0,
+        project_max=None,
+        now=now,
+        pools=floor.pools,
+        host_slots=floor.slots,
+    )
+    return explain.starts(house)
