@@ -258,6 +258,14 @@ async def test_a_look_is_not_waited_for(at: Yard, driver: CoolifyDriver) -> None
     (sighting,) = await driver.observe([open_run(slot, "o-1")])
     assert sighting.asked_at == at.at - LOOK_MS
     assert len(at.fake.requests) == before
+    await driver.places()  # the look that was begun
+    looked = len(at.fake.requests)
+    assert looked > before
+    for _ in range(10):
+        at.at += 1_000
+        await driver.observe([open_run(slot, "o-1")])
+        await driver.places()  # waits for a look under way
+    assert len(at.fake.requests) == looked, "the next one is not due"
 
 
 # stopping, cleaning, removing

@@ -247,6 +247,17 @@ async def test_a_list_that_lies_ends_no_run_deletes_nothing_and_makes_nothing_tw
     assert len(at.fake.apps) == 12
 
 
+@pytest.mark.parametrize("lie", ["empty", "half"])
+async def test_a_server_that_has_just_begun_makes_no_second_application_because_a_list_lacks_the_first(
+    at: Yard, driver: CoolifyDriver, lie: str
+) -> None:
+    slot = await at.running(driver)
+    at.fake.list_lies = lie
+    clean = await at.clean(await at.server(), slot)
+    assert (clean.incarnation or "").partition(":")[0] == "app1"
+    assert len(at.fake.apps) == 1
+
+
 async def test_what_a_list_lacks_is_asked_for_by_itself(at: Yard, driver: CoolifyDriver) -> None:
     slots = [await at.place(driver, number) for number in range(1, 5)]
     await at.look(driver)

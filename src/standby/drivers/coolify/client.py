@@ -42,18 +42,24 @@ class Budget:
         now = self._now()
         if now < self._paused_until:
             raise Unreachable(f"Coolify asked for a pause of another {self._paused_until - now} ms")
-        self._left = min(BURST, self._left + max(0, now - self._at) * A_MINUTE / 60_000)
-        self._at = now
+        self._refill()
         if self._left < 1 + reserved:
             raise Unreachable("Coolify's limit of requests a minute is used up")
         self._left -= 1
 
     def spare(self) -> bool:
         """Whether there is plenty, for what is only nice to have."""
+        self._refill()
         return self._left > BURST / 2
 
     def pause(self, ms: int) -> None:
+        """Nothing is sent for so long."""
         self._paused_until = self._now() + ms
+
+    def _refill(self) -> None:
+        now = self._now()
+        self._left = min(BURST, self._left + max(0, now - self._at) * A_MINUTE / 60_000)
+        self._at = now
 
 
 class Client:
@@ -71,14 +77,14 @@ class Client:
         if http is not None:
             await http.aclose()
 
-    # looking: may use what is reserved
+    # looking: with nothing reserved for others when that is what it is for
 
     async def applications(self, tag: str) -> list[Application]:
         """All applications with this tag."""
         return applications(await self._send("GET", "/applications", {"tag": tag}, reserved=0))
 
-    async def application(self, uuid: str) -> Application:
-        found: Application = one(await self._send("GET", f"/applications/{uuid}", reserved=0), Application)
+    async def application(self, uuid: str, reserved: int = RESERVED) -> Application:
+        found: Application = one(await self._send("GET", f"/applications/{uuid}", reserved=reserved), Application)
         return found
 
     async def live_deployments(self) -> dict[str, Deployment]:
@@ -86,13 +92,13 @@ class Client:
         rows = deployments(await self._send("GET", "/deployments", reserved=0))
         return {row.deployment_uuid: row for row in rows}
 
-    async def deployments_of(self, app: str, take: int) -> list[Deployment]:
+    async def deployments_of(self, app: str, take: int, reserved: int = RESERVED) -> list[Deployment]:
         """The newest ones of an application, newest first."""
         query = {"skip": "0", "take": str(take)}
-        return deployments(await self._send("GET", f"/deployments/applications/{app}", query, reserved=0))
+        return deployments(await self._send("GET", f"/deployments/applications/{app}", query, reserved=reserved))
 
     async def deployment(self, uuid: str) -> Deployment:
-        found: Deployment = one(await self._send("GET", f"/deployments/{uuid}", reserved=0), Deployment)
+        found: Deployment = one(await self._send("GET", f"/deployments/{uuid}"), Deployment)
         return found
 
     async def project(self, uuid: str) -> None:

@@ -127,7 +127,7 @@ class Fleet:
         gone: set[str] = set()
         for uuid in lacking[:CONFIRMED_MAX]:
             try:
-                rows[uuid] = await self._client.application(uuid)
+                rows[uuid] = await self._client.application(uuid, reserved=0)
             except Missing:
                 gone.add(uuid)
         if gone:
@@ -156,7 +156,7 @@ class Fleet:
         if not ask:
             return 0
         try:
-            found = life.mark.mine(await self._client.deployments_of(life.mark.app, NEWEST))
+            found = life.mark.mine(await self._client.deployments_of(life.mark.app, NEWEST, reserved=0))
         except Missing:
             return 1  # it vanished meanwhile: the next look tells
         self._found(life, found, at)

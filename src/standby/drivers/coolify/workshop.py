@@ -54,6 +54,7 @@ class Workshop:
         check_template(making.template)
         if (made := self._still_there(slot)) is not None:
             return made.incarnation
+        self._know(slot)
         began = self._begin(slot)
         if await self._waiting(slot, began):
             return None
@@ -76,9 +77,7 @@ class Workshop:
 
     async def remove(self, slot: Slot) -> None:
         """Take the application away; raises Unreachable until it is seen gone."""
-        used = Mark.parse(slot.incarnation)
-        if used is not None:
-            self._fleet.know([used.app])
+        used = self._know(slot)
         if not await self._waiting(slot, self._begin(slot)):
             row = self._fleet.named(slot.name) if used is None else self._fleet.rows.get(used.app)
             if row is None:
@@ -156,6 +155,13 @@ class Workshop:
             del self._made[slot.name]
             raise CommandRefused(f"application {slot.name} ended before its worker reported")
         return mark
+
+    def _know(self, slot: Slot) -> Mark | None:
+        """A list that lacks the application of this slot is not believed."""
+        used = Mark.parse(slot.incarnation)
+        if used is not None:
+            self._fleet.know([used.app])
+        return used
 
     def _find(self, slot: Slot) -> Application | None:
         used = Mark.parse(slot.incarnation)
