@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from standby.core.errors import Unreachable
+from standby.cli.serve import build_drivers
+from standby.config import Config
+from standby.core.errors import StandbyError, Unreachable
 from standby.core.model import SlotState, Warmth
 from standby.drivers.contract import Caption, CommandRefused, Driver, Logs, Places, Resets, Seen
 from standby.drivers.coolify import CoolifyDriver
@@ -14,7 +16,7 @@ from standby.drivers.coolify.answers import Application, Deployment
 from standby.drivers.coolify.fleet import Life, verdict
 from standby.drivers.coolify.marks import Mark
 from standby.drivers.coolify.workshop import split_image
-from tests.drivers.coolify_fake import PROJECT, TOKEN
+from tests.drivers.coolify_fake import PROJECT, SERVER, TOKEN
 from tests.drivers.coolify_yard import ENV, IMAGE, LAG, LOOK_MS, MINUTE, Yard, making, new_slot, yard
 from tests.drivers.rigs import CANNOT, open_run
 
@@ -455,3 +457,20 @@ def test_what_coolify_cannot_promise_is_said_on_its_page() -> None:
     assert [f"| {promise} | {why} |" for promise, why in CANNOT["coolify"].items()] == [
         line for line in page.splitlines() if line.startswith(("| logs |", "| epochs |", "| exits |"))
     ]
+
+
+async def test_the_token_may_be_in_a_file(at: Yard, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    host = {"driver": "coolify", "url": at.url, "project": PROJECT, "server": SERVER}
+    pool = {"image": IMAGE, "worker": True}
+
+    def built(file: str) -> Driver:
+        keys = {"hosts": {"cloud": {**host, "token_file": str(tmp_path / file)}}, "pools": {"bots": pool}}
+        return build_drivers(Config.of(**keys), lambda: at.at)["cloud"]
+
+    driver = built("token")
+    await driver.open()
+    assert (await driver.identity(), driver.lag_ms) == (f"coolify:{SERVER}:{PROJECT}", LAG)
+    await driver.close()
+    with pytest.raises(StandbyError, match="cannot be read"):
+        built("no-such-file")
