@@ -1,5 +1,6 @@
 """Slots on Coolify: how they are made, started, watched, made clean and removed."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -365,6 +366,14 @@ async def test_cleaning_goes_on_where_another_server_left_it(at: Yard, driver: C
     assert at.fake.app(slot.name).container is None
 
 
+async def test_an_application_of_unknown_history_counts_as_used(at: Yard, driver: CoolifyDriver) -> None:
+    slot = await at.running(driver)
+    found = await at.made(await at.server(), replace(new_slot(), state_since=at.at))
+    assert found.incarnation != slot.incarnation
+    assert at.fake.app(slot.name).container is None
+    assert len(at.fake.apps) == 1
+
+
 async def test_a_new_template_is_written_when_a_slot_is_made_clean(at: Yard, driver: CoolifyDriver) -> None:
     slot = await at.running(driver)
     await at.clean(driver, slot, making(image="registry.example/team/bot:2"))
@@ -474,3 +483,16 @@ async def test_the_token_may_be_in_a_file(at: Yard, tmp_path: Path) -> None:
     await driver.close()
     with pytest.raises(StandbyError, match="cannot be read"):
         built("no-such-file")
+
+
+async def test_many_applications_that_are_removed_at_once_do_not_make_the_host_unreachable(
+    at: Yard, driver: CoolifyDriver
+) -> None:
+    slots = [await at.place(driver, number) for number in range(1, 13)]
+    leaving = [replace(slot, state=SlotState.REMOVING, state_since=at.at) for slot in slots]
+    for _ in range(5):
+        for slot in leaving:
+            with contextlib.suppress(Unreachable):
+                await driver.remove(slot)
+        assert await at.look(driver) is not None
+    assert at.fake.apps == {}

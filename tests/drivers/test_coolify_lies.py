@@ -440,3 +440,13 @@ async def test_the_table_is_held_against_a_description_that_differs() -> None:
     body = {"content": {"application/json": {"schema": {"required": ["now"]}}}}
     bodied = {"paths": {call.path: {"post": {"requestBody": body}}}}
     assert f"POST {call.path}: now is required" in list(disagreements((call,), bodied))
+
+
+async def test_a_record_that_was_deleted_is_no_reason_to_start_again(at: Yard, driver: CoolifyDriver) -> None:
+    slot = await at.place(driver)
+    handle = (await at.start(driver, slot)).handle
+    at.fake.deployments.clear()
+    sighting = await at.seen(driver, slot)
+    assert (sighting.seen, sighting.handle) == (Seen.STARTING, handle)
+    await at.pass_time(driver, LAG)
+    assert (await at.seen(driver, slot)).seen is Seen.STOPPED

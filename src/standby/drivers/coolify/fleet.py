@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from standby.core.errors import Unreachable
 from standby.drivers.contract import Exit, Seen
@@ -18,10 +19,10 @@ from standby.drivers.coolify.marks import Mark
 POLL_MS: Final = 15_000
 RETRY_MS: Final = 5_000
 """After a look that failed."""
-CONFIRMED_MAX: Final = 5
-"""So many applications that a list lacks are asked for one by one; if more are missing, it is not believed at all."""
-FOLLOWED_MAX: Final = 20
-"""So many lives are asked for one by one in each look; the others wait for the next."""
+LACKING_MAX: Final = 5
+"""A list that lacks more applications than this, although they are there, is not believed at all."""
+ASKED_MAX: Final = 20
+"""So many applications (or lives) are asked for one by one in each look; the others wait for the next."""
 NEWEST: Final = 10
 FORGET_MS: Final = 600_000
 
@@ -117,7 +118,7 @@ class Fleet:
             row = rows.get(life.mark.app)
             if row is not None and row.alive and Mark.of(row) == life.mark:
                 life.alive_at, life.ran = at, life.ran or row.word == RUNNING
-            asks += await self._follow(life, live, at, ask=asks < FOLLOWED_MAX)
+            asks += await self._follow(life, live, at, ask=asks < ASKED_MAX)
 
     async def _complete(self, rows: dict[str, Application]) -> None:
         """Ask for what the list lacks, one by one. What is really gone is so only by a token that sees our project."""
@@ -125,7 +126,9 @@ class Fleet:
         wanted = self._known | {life.mark.app for life in self._lives.values()}
         lacking = sorted(wanted - set(rows) - self._gone)
         gone: set[str] = set()
-        for uuid in lacking[:CONFIRMED_MAX]:
+        for asked, uuid in enumerate(lacking[:ASKED_MAX]):
+            if asked - len(gone) >= LACKING_MAX:
+                raise Unreachable(f"Coolify's list of applications lacks {len(lacking)} that were there")
             try:
                 rows[uuid] = await self._client.application(uuid, reserved=0)
             except Missing:
@@ -133,8 +136,8 @@ class Fleet:
         if gone:
             await self.check_project()
             self._gone |= gone
-        if len(lacking) > CONFIRMED_MAX:
-            raise Unreachable(f"Coolify's list of applications lacks {len(lacking)} that were there")
+        if len(lacking) > ASKED_MAX:
+            raise Unreachable(f"of {len(lacking)} applications it is not known yet whether they are gone")
 
     async def check_project(self) -> None:
         """Raises Unreachable unless this is the Coolify that we know, and the token still counts there."""
@@ -159,6 +162,8 @@ class Fleet:
             found = life.mark.mine(await self._client.deployments_of(life.mark.app, NEWEST, reserved=0))
         except Missing:
             return 1  # it vanished meanwhile: the next look tells
+        if found is None and known is not None:
+            found = replace(known, status="deleted")  # it was there, so this life was deployed
         self._found(life, found, at)
         return 1
 
