@@ -1,7 +1,8 @@
 """A real server with a Coolify host: the fake Coolify runs workers that speak the real protocol."""
 
 import socket
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
@@ -9,7 +10,7 @@ import httpx2
 import pytest
 
 from tests.drivers.coolify_fake import PROJECT, SERVER, TOKEN, Container, FakeCoolify
-from tests.e2e.house import House
+from tests.e2e.house import House, until
 
 POOL = '[pools.default]\nimage = "bot:1"\nworker = true\nmemory_mb = 10\nslots_max = 1\nrun_timeout = "5m"\n'
 
@@ -19,6 +20,8 @@ def work(container: Container) -> None:
     with httpx2.Client(base_url=f"{container.env['STANDBY_URL']}/api/v1/worker", timeout=10) as http:
         token = container.env["STANDBY_SLOT_TOKEN"]
         boot = http.post("/boot", json={"nonce": uuid4().hex}, headers={"Authorization": f"Bearer {token}"})
+        if boot.status_code != 200:
+            return  # the slot has a newer generation
         http.headers["Authorization"] = f"Bearer {boot.json()['boot_token']}"
         while not container.stopped.is_set():
             try:
@@ -52,12 +55,12 @@ def fake() -> Iterator[FakeCoolify]:
     assert made.violations == []
 
 
-def cloud(directory: Path, fake: FakeCoolify) -> House:
+def cloud(directory: Path, fake: FakeCoolify, pool: str = "") -> House:
     host = f'[hosts.cloud]\ndriver = "coolify"\nurl = "{fake.url}"\nlag = "1s"\n'
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    toml = f'{host}project = "{PROJECT}"\nserver = "{SERVER}"\n{POOL}'
+    toml = f'{host}project = "{PROJECT}"\nserver = "{SERVER}"\n{POOL}{pool}'
     return House(directory, toml=toml, port=port)
 
 
@@ -89,3 +92,33 @@ def test_orders_run_in_one_application_of_coolify_by_the_word_of_its_worker(tmp_
         home.close()
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert TOKEN.encode() not in written
+
+
+def test_a_resident_worker_on_coolify_gets_its_order_at_once_and_its_line_is_kept(
+    tmp_path: Path, fake: FakeCoolify, figure: Callable[[str], None]
+) -> None:
+    home = cloud(tmp_path / "house", fake, 'warmth = "running"\nslots_warm = 1\n')
+    try:
+        home.start({"STANDBY_HOSTS_CLOUD_TOKEN": TOKEN})
+        until(lambda: _idle(home), "a slot is warm", 90)
+        gate = tmp_path / "gate"
+        began = time.monotonic()
+        order = home.submit("bot", payload={"exit": 0, "gate": str(gate)})
+        home.in_state(order, "running")
+        figure(f"Coolify (fake), resident worker: submit to running seen in {(time.monotonic() - began) * 1000:.0f} ms")
+        (app,) = fake.apps.values()
+        until(lambda: str(app.fields.get("description")).startswith(f"[BUSY] Order {order} - 20"), "its line says busy")
+        gate.touch()
+        assert home.ended(order)["state"] == "completed"
+        assert len(fake.deployments) == 1, "nothing was deployed for the order"
+        until(lambda: _idle(home), "the slot is warm again", 90)
+        assert len(fake.deployments) == 2
+        assert len(fake.sent("POST", "/applications/dockerimage")) == 1
+        until(lambda: str(app.fields.get("description")).startswith("[IDLE] Available - Last used: 20"), "and idle")
+    finally:
+        home.close()
+
+
+def _idle(home: House) -> bool:
+    slots = home.get("/slots?pool=default")["slots"]
+    return [slot["state"] for slot in slots] == ["idle"]
