@@ -80,7 +80,7 @@ class PlaceTruths:
             pool = book.pools[slot.pool]
             order = book.orders.get(book.holder.get(slot.name, ""))
             own = 0 if order is None else order.memory_mb
-            there = slot.state is not SlotState.ERROR or slot.incarnation is not None
+            there = slot.state is SlotState.CREATING or slot.incarnation is not None
             if warm.hands_over(pool, seats) and there:
                 own = max(own, pool.settings.memory_mb)
             used += own

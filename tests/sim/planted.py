@@ -12,7 +12,7 @@ from standby.control import looks
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lifecycle, size, slots
+from standby.core import admit, judge, lifecycle, size, slots, strays
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Guards, Order, OrderState, Slot, Spec, Trigger, run_id
@@ -227,6 +227,51 @@ def _change_claims(patch: pytest.MonkeyPatch, other: Callable[[Change], Change])
     patch.setattr(lifecycle, "claim", claim)
 
 
+def refill_ungated(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(size._Budget, "take", lambda self, memory_mb: True)
+
+
+def stray_removed_at_first_sight(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(strays, "STRAY_GAP_MS", 0)
+
+
+def handle_ignored(patch: pytest.MonkeyPatch) -> None:
+    """A look at a live place tells of whatever was in it last."""
+    real = ScriptedDriver._observe
+
+    def observe(self: ScriptedDriver, run: OpenRun, now: int) -> Sighting:
+        there = [copy for copy in self.platform.copies.values() if copy.incarnation == run.incarnation]
+        if self.seats or not there:
+            return real(self, run, now)
+        return replace(self._sighting(there[-1], now), run_id=run.run_id)
+
+    patch.setattr(ScriptedDriver, "_observe", observe)
+
+
+def error_slot_serves(patch: pytest.MonkeyPatch) -> None:
+    """A place that failed a run goes on as if nothing had been."""
+    real = lifecycle._used
+
+    def used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> Slot:
+        return real(slot, replace(ending, place_failed=False), at, seats=seats or ending.place_failed)
+
+    patch.setattr(lifecycle, "_used", used)
+
+
+def template_ignored_in_a_claim(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(admit.Room, "serves", lambda self, slot: True)
+
+
+def slots_in_the_making_not_counted(patch: pytest.MonkeyPatch) -> None:
+    """Permits are counted for orders only."""
+    real = admit.Room.starting.func  # type: ignore[attr-defined]
+
+    def starting(self: admit.Room) -> int:
+        return int(real(replace(self, slots=())))
+
+    patch.setattr(admit.Room, "starting", property(starting))
+
+
 PLANTS: Mapping[Plant, str] = {
     settle_without_having_seen_it_ended: r"was settled as .* while it is alive",
     unreachable_taken_for_absent: r"while it is alive|is recorded as Exit.*lost=True",
@@ -236,7 +281,7 @@ PLANTS: Mapping[Plant, str] = {
     absence_believed_from_a_look_asked_too_early: r"run is over|while it is alive|is recorded as|although it began",
     start_repeated_on_something_that_ran: r"started again although it began",
     no_fence_before_a_driver_call: r"without a lease",
-    slot_idle_before_it_was_cleaned: r"where something ran before",
+    slot_idle_before_it_was_cleaned: r"where something ran before|after a run that was lost",
     counter_instead_of_count: r"brings project . over",
     wake_hint_needed: r"long after the faults stopped",
     attempt_not_counted_at_claim: r"but counts",
@@ -244,5 +289,11 @@ PLANTS: Mapping[Plant, str] = {
     claim_and_removal_of_one_slot_at_once: r"slot\.removing of .* held by",
     limit_checked_outside_the_transaction: r"brings project . over",
     queue_time_counted_while_nobody_led: r"gave up waiting",
+    refill_ungated: r"starts in flight of",
+    stray_removed_at_first_sight: r"is swept at first sight",
+    handle_ignored: r"while it is alive|is recorded as|run is over",
+    error_slot_serves: r"serves again",
+    template_ignored_in_a_claim: r"of another template",
+    slots_in_the_making_not_counted: r"starts in flight of",
 }
 """Each bug with what the simulator must say of it."""

@@ -157,7 +157,7 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
             for slot in self.slots
             if slot.pool in alive
             and slot.name not in held
-            and (slot.state is not SlotState.ERROR or slot.incarnation is not None)
+            and (slot.state is SlotState.CREATING or slot.incarnation is not None)
         )
 
 

@@ -168,7 +168,7 @@ class _Sized:
         return not others and not self._in(SlotState.CREATING, SlotState.REMOVING)
 
     def _surplus(self) -> set[str]:
-        """Idle slots above the warm ones that nobody used for long, the longest unused first; broken ones before."""
+        """Slots above the warm ones that nobody used for long: broken ones, then the longest unused."""
         ttl = self._settings.idle_ttl_ms
         if ttl is None or self._seat:
             return set()
