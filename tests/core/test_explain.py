@@ -3,8 +3,10 @@ from typing import Any
 import pytest
 
 from standby.core import explain
-from standby.core.explain import GateName, House, gate
-from standby.core.model import Lease, Mode, OrderState, Override, Reason, SlotState
+from standby.core.explain import GateName, House, Line, Start, gate
+from standby.core.model import Lease, Mode, Order, OrderState, Override, Pool, Reason, Slot, SlotState, Warmth
+from standby.core.sighting import ImageState
+from tests.core.test_gate import opened, place, pool_of
 from tests.rows import NOW, host, order, pool, slot
 
 LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW)
@@ -231,3 +233,103 @@ def test_the_time_until_an_order_is_given_up_stands_while_its_pool_is_blocked() 
     row, place = order(queue_due=NOW + 300_000), pool(blocked_since=NOW)
     houses = [_house(pool=place, now=NOW + passed_ms) for passed_ms in (0, 1, 99_000)]
     assert [explain.gives_up_in_ms(row, each) for each in houses] == [300_000] * 3
+
+
+def _crowded(*slots: Slot, of: Pool | None = None, holders: tuple[Order, ...] = (), **parts: Any) -> House:
+    """A host of containers, with one pool."""
+    of = of or pool_of()
+    held = {each.slot: each for each in holders if each.slot is not None}
+    mine = [each for each in slots if each.pool == of.name]
+    base: dict[str, Any] = {"pool": of, "host": host(), "pools": {of.name: of}, "slots": mine, "host_slots": slots}
+    return _house(**{**base, "holders": held, **parts})
+
+
+def _said(house: House, row: Order | None = None) -> tuple[GateName, str]:
+    found = gate(row or order(memory_mb=100), house)
+    assert found is not None
+    return found.name, found.text
+
+
+def test_who_waits_for_a_start_is_told_how_many_are_in_flight_who_they_are_and_its_place() -> None:
+    of, live = pool_of(), pool_of("live", Warmth.RUNNING)
+    runs = (
+        opened(2, commanded_at=NOW - 5),
+        opened(3, OrderState.RUNNING),
+        opened(4, pool="live", slot="standby-pool-live-001"),
+    )
+    making = place(9, of, SlotState.CREATING, state_since=NOW - 9)
+    seat = place(8, of, SlotState.CREATING, template="")
+    both = {"pools": {"default": of, "live": live}, "host": host(starts_max=2)}
+    house = _crowded(place(1, of), making, seat, of=of, holders=runs, **both)
+    assert explain.starts(house) == [
+        Start(slot=making.name, order=None, since=NOW - 9),
+        Start(slot="standby-pool-default-002", order="open-2", since=NOW - 5),
+    ]
+    text = f"2 of 2 starts on host local are in flight (slot {making.name}, order open-2)"
+    assert _said(house) == (GateName.STARTS, text)
+    placed = _crowded(place(1, of), making, of=of, holders=runs, line=Line(3, 7), **both)
+    assert _said(placed) == (GateName.STARTS, f"{text}; it is number 3 of 7 that wait")
+    none = _crowded(place(1, of), of=of, host=host(starts_max=0))
+    assert _said(none) == (GateName.STARTS, "0 of 0 starts on host local are in flight")
+    room = _crowded(place(1, of), making, of=of, holders=runs, **{**both, "host": host(starts_max=3)})
+    assert _said(room)[0] is GateName.TURN
+    handed = _crowded(place(1, live), making, of=live, holders=runs[:1], **both)
+    assert _said(handed)[0] is GateName.TURN
+
+
+@pytest.mark.parametrize(
+    ("state", "text"),
+    [
+        ({}, "image a:1 is not on host local yet"),
+        ({"pulling_since": NOW}, "image a:1 is being pulled to host local"),
+        ({"pulling_since": NOW, "progress": "3 %"}, "image a:1 is being pulled to host local: 3 %"),
+        ({"error": "denied"}, "image a:1 could not be pulled to host local (denied); it is tried again"),
+    ],
+)
+def test_who_waits_for_an_image_is_told_how_far_it_is(state: dict[str, Any], text: str) -> None:
+    image = ImageState(host="local", image="a:1", at=NOW, present=False, **state)
+    assert _said(_crowded(image=image)) == (GateName.IMAGE, text)
+
+
+def test_an_image_matters_only_where_something_is_to_be_made_of_it() -> None:
+    image = ImageState(host="local", image="a:1", at=NOW, present=False)
+    of, cold = pool_of(), pool_of(warmth=Warmth.COLD)
+    assert _said(_crowded(place(1, of), of=of, image=image))[0] is GateName.TURN
+    assert _said(_crowded(place(1, of, SlotState.CREATING), of=of, image=image))[0] is GateName.SLOTS
+    assert _said(_crowded(place(1, cold), of=cold, image=image))[0] is GateName.IMAGE
+    there = ImageState(host="local", image="a:1", at=NOW, present=True)
+    assert _said(_crowded(image=there)) == (GateName.SLOTS, "pool default is making a slot")
+
+
+def test_an_open_breaker_is_told_with_its_last_error_and_what_to_do() -> None:
+    of, live = pool_of(failures=5, broken_at=NOW), pool_of("live", Warmth.RUNNING, failures=5, broken_at=NOW)
+    text = "pool default makes no slots since 5 of them failed without a success"
+    assert _said(_crowded(of=of)) == (GateName.BREAKER, text)
+    bad = place(1, of, SlotState.ERROR, error="no room")
+    found = gate(order(), _crowded(bad, place(2, of), of=of))
+    assert found is not None and found.text == f"{text}, the last with: no room"
+    assert found.follows == "mend the cause, then: standby pools reset-breaker default"
+    assert _said(_crowded(place(1, live), of=live))[0] is GateName.TURN
+    assert _said(_crowded(place(1, live, SlotState.CREATING), of=live))[0] is GateName.BREAKER
+
+
+def test_slots_that_are_being_made_or_of_another_template_are_told_apart_from_taken_ones() -> None:
+    of = pool_of(slots_max=2)
+    making = [place(1, of, SlotState.CREATING), place(2, of, SlotState.CLEANING)]
+    assert _said(_crowded(*making, of=of)) == (GateName.SLOTS, "pool default is making 2 slots")
+    old = [place(1, of, template="other"), place(2, of, SlotState.ERROR)]
+    assert _said(_crowded(*old, of=of)) == (GateName.SLOTS, "all 2 slots of pool default are taken, 1 of them in error")
+
+
+def test_idle_live_slots_count_in_the_memory_that_is_told() -> None:
+    live = pool_of("live", Warmth.RUNNING)
+    of = pool_of()
+    house = _crowded(place(1, live), place(1, of), of=of, host=host(memory_mb=150), pools={"default": of, "live": live})
+    assert _said(house) == (GateName.MEMORY, "needs 100 MB; 50 of 150 MB on host local are free")
+
+
+def test_who_failed_with_deploy_timeout_is_told_what_that_is() -> None:
+    ended = order(OrderState.FAILED, reason=Reason.DEPLOY_TIMEOUT)
+    assert "no start came through for deploy_timeout" in explain.what_follows(ended, None)
+    for name in (GateName.STARTS, GateName.IMAGE, GateName.BREAKER):
+        assert explain.what_follows(order(), explain.Gate(name, "")).startswith("it ")

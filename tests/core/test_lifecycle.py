@@ -283,3 +283,52 @@ def test_a_retry_policy_can_name_more_reasons_and_fewer() -> None:
     retried, final = _finish(order(S.RUNNING), Exit(code=3), more), _finish(order(S.RUNNING), Exit(lost=True), less)
     assert retried.order is not None and retried.order.state is S.WAITING_RETRY
     assert final.order is not None and final.order.state is S.FAILED
+
+
+def test_a_place_that_failed_its_run_is_broken_and_a_run_that_got_anywhere_proves_it() -> None:
+    failed = _finish(order(S.PREPARING), Exit(start_error="no device", place_failed=True), seats=True).slot
+    assert failed is not None
+    assert (failed.state, failed.error, failed.failures, failed.retry_at) == (
+        SlotState.ERROR,
+        "no device",
+        1,
+        NOW + 5_000,
+    )
+    assert failed.uses == 1
+    for ending in (Exit(start_error="no such command"), Exit(place_failed=True, code=1)):
+        usual = _finish(order(S.PREPARING), ending).slot
+        assert usual is not None and (usual.state, usual.failures) == (SlotState.IDLE, 0)
+
+
+def test_failures_of_a_slot_are_forgotten_only_after_a_run_in_it() -> None:
+    for ending, failures in ((OK, 0), (Exit(lost=True), 2)):
+        end = life.finish(
+            cause(), order(S.RUNNING), spec(), slot(failures=2), ending, handle=None, seats=False, chance=0.5
+        )
+        assert end.slot is not None and end.slot.failures == failures
+
+
+def test_an_order_that_only_waits_for_a_start_is_extended_once_to_its_deploy_timeout_in_all() -> None:
+    waits, asked = order(queue_due=NOW), spec(queue_timeout_ms=300_000)
+    change = life.extend(cause(), waits, asked, 1_800_000)
+    assert change is not None and change.order is not None
+    assert (change.order.deploy_since, change.order.queue_due) == (NOW, NOW + 1_500_000)
+    assert life.extend(cause(), change.order, asked, 1_800_000) is None
+    assert life.extend(cause(), waits, asked, 300_000) is None
+    assert life.extend(cause(), waits, asked, 300_001) is not None
+    assert life.extend(cause(), waits, spec(queue_timeout_ms=None), 1_800_000) is None
+    assert life.extend(cause(), order(queue_due=None), asked, 1_800_000) is None
+
+
+def test_an_extended_order_fails_with_deploy_timeout_and_forgets_it_when_it_is_claimed() -> None:
+    extended = order(deploy_since=NOW - 1)
+    over = life.expire(cause(), extended).order
+    assert over is not None and (over.reason, over.deploy_since) == (Reason.DEPLOY_TIMEOUT, None)
+    claimed = life.claim(cause(), extended, spec(), slot(), pool(), host(), 2_000, {"starts": 1})
+    assert claimed.order is not None and claimed.order.deploy_since is None and claimed.note == {"starts": 1}
+
+
+def test_an_order_that_is_held_keeps_everything() -> None:
+    waits = order()
+    change = life.hold(cause(), waits, {"starts": {"n": 4}})
+    assert (change.order, change.order_was, change.note) == (waits, waits, {"starts": {"n": 4}})

@@ -224,3 +224,51 @@ def test_a_template_is_known_by_what_slots_are_made_of_and_by_nothing_else() -> 
         PoolSettings(template=Template(image="bot:1"), memory_mb=512),
     ]
     assert len({places.fingerprint(each) for each in [one, *others]}) == 5
+
+
+def test_failures_without_a_success_open_the_breaker_once() -> None:
+    shaky = pool(failures=3)
+    failing = places.count_failures(cause(), shaky, 1, "no room")
+    assert failing.pool is not None and failing.kind is K.POOL_FAILING
+    assert (failing.pool.failures, failing.pool.broken_at, failing.note) == (4, None, {"error": "no room"})
+    broken = places.count_failures(cause(), shaky, 2, "no room")
+    assert broken.pool is not None and broken.kind is K.POOL_BROKEN
+    assert (broken.pool.failures, broken.pool.broken_at) == (5, NOW)
+    more = places.count_failures(cause(at=NOW + 9), broken.pool, 1, "no room")
+    assert more.pool is not None and more.kind is K.POOL_FAILING
+    assert (more.pool.failures, more.pool.broken_at) == (6, NOW)
+
+
+def test_a_success_forgets_failures_but_only_an_operator_closes_the_breaker() -> None:
+    assert places.count_success(cause(), pool()) is None and places.reset_breaker(cause(), pool()) is None
+    mended = places.count_success(cause(), pool(failures=4))
+    assert mended is not None and mended.pool == pool() and mended.kind is K.POOL_MENDED
+    broken = pool(failures=5, broken_at=NOW)
+    assert places.count_success(cause(), broken) is None
+    for each in (broken, pool(failures=1), pool(broken_at=NOW)):
+        reset = places.reset_breaker(cause(), each)
+        assert reset is not None and reset.pool == pool() and reset.kind is K.POOL_RESET
+
+
+def test_a_new_template_closes_the_breaker_and_other_settings_do_not() -> None:
+    broken = pool(failures=5, broken_at=NOW)
+    other = replace(broken.settings, template=Template(image="app:2"))
+    applied = places.apply_pool(cause(), broken, "default", "local", other)
+    assert applied is not None and applied.pool is not None
+    assert (applied.pool.failures, applied.pool.broken_at, applied.pool.settings) == (0, None, other)
+    more = places.apply_pool(cause(), broken, "default", "local", replace(broken.settings, slots_warm=1))
+    assert more is not None and more.pool is not None and more.pool.broken_at == NOW
+    memory = {"memory_mb": Override(value=512, actor="tester", at=NOW)}
+    overridden = places.override_pool(cause(), broken, broken.settings, memory)
+    assert overridden is not None and overridden.pool is not None and overridden.pool.broken_at is None
+
+
+def test_a_sweep_is_told_and_an_alarm_stands_until_it_is_over() -> None:
+    swept = places.sweep(cause(), host(error="too many"), ["a", "b"])
+    assert swept.host == host() and swept.note == {"strays": ["a", "b"]} and swept.kind is K.HOST_SWEPT
+    alarmed = places.alarm(cause(), host(), "too many")
+    assert alarmed is not None and alarmed.host == host(error="too many") and alarmed.kind is K.HOST_ALARMED
+    assert places.alarm(cause(), host(error="too many"), "too many") is None
+    over = places.alarm(cause(), host(error="too many"), None)
+    assert over is not None and over.host == host()
+    assert places.alarm(cause(), host(unreachable_since=NOW, error="away"), None) is None

@@ -78,3 +78,22 @@ def test_a_slot_that_is_gone_leaves_no_row() -> None:
     change = slots.gone(LEADER, slot(state=SlotState.REMOVING))
     assert change.slot_was == slot(state=SlotState.REMOVING) and change.slot is None
     assert (change.subject, change.guards) == (slot().name, Guards(lease=("local", 9)))
+
+
+def test_the_next_generation_of_a_used_slot_has_no_worker_yet_and_knows_what_to_take_away() -> None:
+    used = slot(state=SlotState.CLEANING, generation=7, boot="nonce")
+    after = slots.recreate(LEADER, used).slot
+    assert after is not None
+    assert (after.generation, after.boot, after.incarnation) == (8, None, "i-1")
+
+
+def test_a_slot_whose_place_is_gone_is_cleaned_only_while_nobody_holds_it() -> None:
+    change = slots.clean(LEADER, slot(version=4), "its place is gone")
+    assert change.guards == Guards(lease=("local", 9), slot_free=slot().name, slot_version=4)
+    assert changed(change.slot_was, change.slot) == {"state": SlotState.CLEANING, "state_since": NOW}
+    assert change.note == {"why": "its place is gone"}
+
+
+def test_why_a_slot_is_removed_is_told() -> None:
+    assert slots.remove(LEADER, slot(), "it is old").note == {"why": "it is old"}
+    assert slots.remove(LEADER, slot()).note == {}

@@ -225,7 +225,7 @@ def _breaker(house: House, free: Sequence[Slot]) -> Gate | None:
 def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
     """What keeps it from a slot, or from starting in the one it could have."""
     pool, host = house.pool, house.host
-    making = sum(slot.state in (SlotState.CREATING, SlotState.CLEANING) for slot in house.slots)
+    making = _making(house)
     image = house.image
     cold = pool.settings.template.warmth is Warmth.COLD
     if image is not None and not image.present and (cold or not (free or making)):
@@ -241,6 +241,11 @@ def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
     if free:
         return None
     return Gate(GateName.SLOTS, f"pool {pool.name} is making {'a slot' if making < 2 else f'{making} slots'}")
+
+
+def _making(house: House) -> int:
+    """How many slots of the pool are being made, or wait for that."""
+    return sum(slot.state in (SlotState.CREATING, SlotState.CLEANING) for slot in house.slots)
 
 
 def _image_text(image: ImageState, host: str) -> str:
@@ -270,7 +275,7 @@ def _full(house: House, free: Sequence[Slot]) -> Gate | None:
         when = f"it starts when fewer than {most} are busy"
         text = f"{busy} slots are busy, {most} {'is' if most == 1 else 'are'} allowed; {when}"
         return Gate(GateName.SLOTS, text, follows=f"{when} and those before it are served")
-    if free or len(house.slots) < most:
+    if free or len(house.slots) < most or _making(house):
         return None
     errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
     broken = f", {errors} of them in error" if errors else ""

@@ -165,7 +165,7 @@ class _Sized:
         if most is None or slot.state is not SlotState.IDLE or self._room.now - slot.created_at < most:
             return False
         others = [other for other in self._slots if other.name in self._touched]
-        return not others and not self._in(SlotState.CREATING, SlotState.REMOVING)
+        return not others and not self._new and not self._in(SlotState.CREATING, SlotState.REMOVING)
 
     def _surplus(self) -> set[str]:
         """Slots above the warm ones that nobody used for long: broken ones, then the longest unused."""
