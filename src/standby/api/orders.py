@@ -90,10 +90,7 @@ async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Re
     """Why it waits, where it stands, and what happens next."""
     work = await find(world, order_id)
     order = work.order
-    house = await _house(world, order)
-    gate = None if house is None else explain.gate(order, house)
-    if house is not None and gate is not None and gate.name is explain.GateName.STARTS:
-        gate = explain.gate(order, replace(house, line=await _line(world, house, order)))
+    house, gate = await _explained(world, order)
     view = WhyView(
         id=order.id,
         state=order.state,
@@ -161,8 +158,7 @@ async def find(world: World, order_id: str) -> Work:
 async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
     """An order with its position, its gate and the wait that is to be expected."""
     order = work.order
-    house = await _house(world, order)
-    gate = None if house is None else explain.gate(order, house)
+    house, gate = await _explained(world, order)
     run = run_id(order)
     reports = await world.store.reports([run]) if order.attempt else {}
     return order_view(
@@ -183,8 +179,13 @@ async def _line(world: World, house: explain.House, order: Order) -> explain.Lin
     return explain.Line(places[order.id], len(waiters)) if order.id in places else None
 
 
-async def _house(world: World, order: Order) -> explain.House | None:
-    return (await read_houses(world, [order])).get((order.pool, order.project))
+async def _explained(world: World, order: Order) -> tuple[explain.House | None, explain.Gate | None]:
+    """The gate that holds the order, and what it was found from."""
+    house = (await read_houses(world, [order])).get((order.pool, order.project))
+    gate = None if house is None else explain.gate(order, house)
+    if house is not None and gate is not None and gate.name is explain.GateName.STARTS:
+        gate = explain.gate(order, replace(house, line=await _line(world, house, order)))
+    return house, gate
 
 
 def _gate(order: Order, houses: dict[tuple[str, str], explain.House]) -> explain.Gate | None:
