@@ -7,7 +7,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from standby.core.model import Slot
+from standby.core.model import Slot, SlotState
 from standby.drivers.contract import CommandRefused, Making, Seen
 from standby.drivers.docker import wrap
 from standby.drivers.docker.engine import Engine
@@ -165,6 +165,25 @@ async def test_a_late_remove_does_not_touch_the_next_generation(created: DockerR
     new = replace(new, incarnation=await created.driver.create(replace(new, incarnation=None), Making()))
     await created.driver.remove(old)
     assert [each.incarnation for each in await created.driver.places()] == [new.incarnation]
+
+
+async def test_making_the_next_generation_again_keeps_what_was_made(running: DockerRig) -> None:
+    old = await place(running.driver)
+    new = replace(old, generation=2, state=SlotState.CREATING)
+    made = []
+    for _ in range(2):  # as a leader does that asks whether it is ready
+        await running.driver.remove(new)
+        made.append(await running.driver.create(new, Making()))
+    assert made[0] == made[1] != old.incarnation
+    assert [each.incarnation for each in await running.driver.places()] == [made[0]]
+
+
+async def test_a_slot_that_is_given_up_leaves_nothing_of_any_generation(tier: DockerRig) -> None:
+    old = await place(tier.driver)
+    new = replace(old, generation=2)
+    await tier.driver.create(new, Making())  # and the server died before it could save that
+    await tier.driver.remove(replace(new, state=SlotState.REMOVING))
+    assert tier.containers() == []
 
 
 async def test_places_say_what_could_serve(created: DockerRig) -> None:

@@ -49,12 +49,8 @@ class Containers:
         return self._known[2]
 
     async def of(self, slot: Slot) -> list[Container]:
-        """What is there under a slot's name: this incarnation, or this generation of it."""
-        return [
-            each
-            for each in await self.every(slot=slot.name)
-            if each.id == slot.incarnation or each.generation == str(slot.generation)
-        ]
+        """What is there under a slot's name, of any generation."""
+        return await self.every(slot=slot.name)
 
     async def make(self, slot: Slot, making: Making, name: str, run_id: str | None) -> Container:
         """Make one and start nothing."""

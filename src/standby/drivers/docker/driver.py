@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from standby.core.errors import Unreachable
-from standby.core.model import Slot, Warmth
+from standby.core.model import Slot, SlotState, Warmth
 from standby.drivers.contract import (
     CommandRefused,
     Exit,
@@ -124,7 +124,13 @@ class DockerDriver:
     async def remove(self, slot: Slot) -> None:
         """Nothing of it is alive afterwards. What still has output that nobody stored stays until `forget`."""
         await self.identity()
-        for each in await self._containers.of(slot):
+        found = await self._containers.of(slot)
+        if slot.incarnation is None or slot.incarnation.startswith(SEAT) or slot.state is SlotState.REMOVING:
+            # whatever was made under its name up to now; a later one is somebody else's
+            found = [each for each in found if each.generation <= slot.generation]
+        else:
+            found = [each for each in found if each.id == slot.incarnation]
+        for each in found:
             await self._take_away(each)
 
     async def places(self) -> Sequence[Place]:

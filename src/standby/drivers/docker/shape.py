@@ -37,8 +37,9 @@ class Container(Struct, frozen=True, kw_only=True):
         return self.labels.get(f"{LABEL}slot", "")
 
     @property
-    def generation(self) -> str:
-        return self.labels.get(f"{LABEL}generation", "")
+    def generation(self) -> int:
+        said = self.labels.get(f"{LABEL}generation", "")
+        return int(said) if said.isdigit() else 0
 
     @property
     def warmth(self) -> str:
@@ -105,7 +106,7 @@ def base_name(slot: Slot) -> str:
     return f"{slot.name}.{slot.generation}"
 
 
-def run_name(slot: str, generation: int | str, run_id: str) -> str:
+def run_name(slot: str, generation: int, run_id: str) -> str:
     return f"{slot}.{generation}.{run_id}"
 
 
