@@ -9,6 +9,7 @@ import pytest
 
 from standby.core.model import ENDED, OrderState
 from standby.core.sighting import Exit
+from standby.core.sighting import Exit as Ending
 from standby.store.contract import Answer, Verdict
 from tests.api.house import House, until
 
@@ -193,6 +194,15 @@ async def test_lines_that_are_no_longer_kept_are_counted(home: House) -> None:
     page = (await home.get(f"/work-orders/{order_id}/logs")).json()
     assert page["dropped"] == page["lines"][0]["line"] > 0
     assert page["next"] == 10
+
+
+@pytest.mark.parametrize("silent", [True, False])
+async def test_the_log_of_a_run_that_certainly_wrote_nothing_is_closed_with_its_end(home: House, silent: bool) -> None:
+    order_id = await _running(home)
+    assert (await home.get(f"/work-orders/{order_id}/logs")).json()["closed"] is False
+    await home.finish(order_id, Ending(code=0, silent=silent))
+    page = (await home.get(f"/work-orders/{order_id}/logs")).json()
+    assert (page["lines"], page["closed"]) == ([], silent)
 
 
 async def test_an_order_that_never_ran_has_no_output(home: House) -> None:

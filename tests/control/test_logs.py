@@ -39,3 +39,28 @@ async def test_output_of_a_purged_order_is_forgotten_and_leaves_nothing() -> Non
     assert platform.runs == ["known-1"]
     assert set(await store.log_tails(["known-1", "purged-1"])) == {"known-1"}
     await store.close()
+
+
+class Asked(SqliteStore):
+    """Notes which runs it was asked about."""
+
+    asked: list[str]
+
+    async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
+        self.asked = [*getattr(self, "asked", []), *run_ids]
+        return await super().ended_runs(run_ids)
+
+
+async def test_a_run_whose_end_was_told_is_forgotten_without_a_question() -> None:
+    store, platform = Asked.in_memory(), Kept("told-1", "silent-1", "unknown-1")
+    assert isinstance(store, Asked)
+    await store.save([make.submit(id="unknown")])
+    step = LogStep(store, platform, 1_000)
+    step.ended("told-1", False)
+    step.ended("silent-1", True)
+    await step.step()
+    assert platform.runs == ["unknown-1"]
+    assert set(await store.log_tails(["told-1", "silent-1"])) == {"told-1"}
+    await step.step()
+    assert (store.asked, platform.runs) == (["unknown-1"], ["unknown-1"])
+    await store.close()

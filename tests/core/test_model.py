@@ -150,7 +150,7 @@ AT_FIRST: dict[type[Struct], dict[str, Any]] = {
     model.Guards: {"project_limit": False},
     model.Change: {"note": {}, "guards": Guards()},
     Cause: {},
-    Exit: {"oom": False, "lost": False, "place_failed": False},
+    Exit: {"oom": False, "lost": False, "place_failed": False, "silent": False},
     Sighting: {},
     Reading: {},
     Pressure: {},

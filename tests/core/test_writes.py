@@ -226,6 +226,20 @@ def test_the_changes_on_the_hot_path_bring_their_next_versions_along(name: str) 
         assert change.slot is not None and change.slot.version == change.slot_was.version + 1
 
 
+@pytest.mark.parametrize("name", ["claimed", "ready", "completed", "failed", "cancelled at work", "to be retried"])
+def test_the_changes_on_the_hot_path_name_the_columns_that_they_write(name: str) -> None:
+    change = (OVER | ON_THE_WAY)[name][0]()
+    assert change is not None and change.order is not None and change.order_was is not None
+    assert change.columns == {"version": change.order.version, **changed(change.order_was, change.order)}
+    if change.slot is not None:
+        assert change.slot_columns == {"version": change.slot.version, **changed(change.slot_was, change.slot)}
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_the_end_of_a_silent_run_says_so(silent: bool) -> None:
+    assert _finish(RUNNING, Exit(code=0, silent=silent)).note == ({"silent": True} if silent else {})
+
+
 @pytest.mark.parametrize(("said", "note"), [("as asked by mail", {"said": "as asked by mail"}), (None, {})])
 def test_a_purged_order_leaves_no_row_and_keeps_what_was_said(said: str | None, note: dict[str, str]) -> None:
     over = order(S.FAILED)

@@ -65,8 +65,9 @@ async def test_a_run_follows_its_script_by_the_clock_alone(seats: ScriptedRig) -
 @pytest.mark.parametrize(
     ("what", "ended"),
     [
-        ({"exit": 3}, Exit(code=3)),
-        ({"signal": 11}, Exit(signal=11)),
+        ({"exit": 3}, Exit(code=3, silent=True)),
+        ({"exit": 3, "log": ["one line"]}, Exit(code=3)),
+        ({"signal": 11}, Exit(signal=11, silent=True)),
         ({"oom": True}, Exit(signal=9, oom=True)),
         ({"start_error": "no image"}, Exit(start_error="no image")),
         ({"unknown": 1}, Exit(start_error="payload.script: Object contains unknown field `unknown`")),

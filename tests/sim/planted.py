@@ -178,7 +178,7 @@ def wake_hint_needed(patch: pytest.MonkeyPatch) -> None:
 def attempt_not_counted_at_claim(patch: pytest.MonkeyPatch) -> None:
     def uncounted(change: Change) -> Change:
         assert change.order is not None and change.order_was is not None
-        return replace(change, order=replace(change.order, attempt=max(1, change.order_was.attempt)))
+        return replace(change, order=replace(change.order, attempt=max(1, change.order_was.attempt)), columns=None)
 
     _change_claims(patch, uncounted)
 
@@ -252,7 +252,7 @@ def error_slot_serves(patch: pytest.MonkeyPatch) -> None:
     """A place that failed a run goes on as if nothing had been."""
     real = lifecycle._used
 
-    def used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> Slot:
+    def used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> dict[str, Any]:
         return real(slot, replace(ending, place_failed=False), at, seats=seats or ending.place_failed)
 
     patch.setattr(lifecycle, "_used", used)

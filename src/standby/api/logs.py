@@ -14,7 +14,8 @@ from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_an
 from standby.api.orders import find
 from standby.api.problems import Problem, invalid
 from standby.api.views import LineView, LogView, answer, time
-from standby.core.model import ENDED, OrderState
+from standby.core.lifecycle import SILENT
+from standby.core.model import ENDED, OPEN, Order, OrderState
 from standby.store.contract import StoreDown
 from standby.world import World
 
@@ -25,6 +26,8 @@ QUIET_S: Final = 5.0
 """A run that is over and whose log did not grow for so long has nobody to close it (a driver without output)."""
 HEARTBEAT_S: Final = 15.0
 LINE_MAX: Final = 2**53
+EVENTS_MOST: Final = 10_000
+"""More than any order has."""
 
 router = APIRouter(tags=["work orders"])
 
@@ -109,15 +112,25 @@ async def _page(world: World, place: _Place, most_bytes: int) -> LogView:
         for when, stream, text in rows[at - chunk.first :][: most - len(lines)]:
             lines.append(LineView(line=at, at=time(when), stream=stream, text=text))
             at += 1
+    closed = tail.closed and at >= tail.next_line if tail is not None else await _silent(world, work.order, number)
     return LogView(
         order=place.order_id,
         run=number or None,
         from_line=place.line,
         next=at,
         dropped=dropped,
-        closed=tail is not None and tail.closed and at >= tail.next_line,
+        closed=closed,
         lines=lines,
     )
+
+
+async def _silent(world: World, order: Order, number: int) -> bool:
+    """Whether the run ended without having written anything: nothing is stored of such a log."""
+    if number == 0 or (number == order.attempt and order.state in OPEN):
+        return False
+    events = await world.store.events(0, EVENTS_MOST, order.id)
+    ends = [event.data for event in events if event.data.get("run", {}).get("number") == number]
+    return any(SILENT.items() <= data.get("note", {}).items() for data in ends)
 
 
 async def _over(world: World, order_id: str, number: int | None) -> bool:

@@ -185,6 +185,7 @@ async def beat(request: Request, world: WorldNeed, badge: BadgeNeed) -> Response
     order = await _order(world, badge)
     body, _ = await parse(request, BeatBody, world.config.request_max_kb, empty=b"{}")
     run, word = await _wanted(world, badge, order, body.run_id)
+    await _note_speaker(world, badge)
     if order is None or word is Word.EXIT:
         return answer(BeatView(do=Word.EXIT, stop_by=None, stop_in_s=None))
     now = world.clock.now()
@@ -211,6 +212,7 @@ async def tell_result(request: Request, world: WorldNeed, badge: BadgeNeed) -> R
     run, word = await _wanted(world, badge, order, body.run_id)
     if word is Word.EXIT:
         raise Problem(409, "run_over", "the run is over, or somebody else's", "exit: there is nothing left to tell")
+    await _note_speaker(world, badge)
     now, error = world.clock.now(), body.error
     report = Report(
         run_id=run,
@@ -301,6 +303,21 @@ async def _order(world: World, badge: Badge) -> Order | None:
         raise _unknown()
     found = await world.store.order(badge.run.rpartition("-")[0])
     return None if found is None else found.order
+
+
+async def _note_speaker(world: World, badge: Badge) -> None:
+    """A run that speaks for itself is noted in its order's row, once: only then its leader looks for what it said."""
+    for _ in range(BOOT_TRIES):
+        found = None if badge.run is None else await world.store.order(badge.run.rpartition("-")[0])
+        if found is None or badge.run != run_id(found.order):
+            return
+        if (await _pool(world, found.order.pool)).settings.template.worker:
+            return  # what is said of those is always looked for
+        cause = world.cause(Trigger.REQUEST, f"worker:{found.order.slot}")
+        change = work.speaks(cause, found.order)
+        if change is None or (await world.store.save([change]))[0].saved:
+            return
+    raise Problem(409, "conflict", f"run {badge.run} keeps changing", "say it again")
 
 
 async def _wanted(world: World, badge: Badge, order: Order | None, named: str | None) -> tuple[str, Word]:

@@ -7,7 +7,7 @@ import structlog
 
 from standby.control.lease import Hold
 from standby.core.errors import Unreachable
-from standby.core.model import Order, Slot, run_id
+from standby.core.model import Order, Slot, order_of, run_id
 from standby.core.sighting import Exit, Seen, Sighting
 from standby.drivers.contract import CommandRefused, Driver, Making, Resets, Start
 from standby.store.contract import Work
@@ -94,7 +94,7 @@ class Hands:
     def tidy(self, opened: Container[str]) -> None:
         """Drop what is remembered of orders that are over, and stop waiting for calls that take too long."""
         if self._stops_sent:
-            self._stops_sent = {key: at for key, at in self._stops_sent.items() if _order_of(key[0]) in opened}
+            self._stops_sent = {key: at for key, at in self._stops_sent.items() if order_of(key[0]) in opened}
         now = self._clock.monotonic()
         if self._not_ready:
             self._not_ready = {slot: at for slot, at in self._not_ready.items() if at > now - CALL_TIMEOUT_S}
@@ -186,7 +186,3 @@ class Hands:
         if self._hold.outlives(0):
             await self._driver.remove(slot)
             self._made.append(Made(slot, None, None))
-
-
-def _order_of(run_id: str) -> str:
-    return run_id.rpartition("-")[0]

@@ -44,6 +44,11 @@ class Ahead:
         """Read everything anew; a reading under way is not kept either."""
         self._pages = {}
 
+    def reads(self, pool: str, most: int) -> bool:
+        """Whether the store has to be asked for the next orders of the pool."""
+        page = self._pages.get(pool)
+        return page is None or any(len(page.lanes[project]) < most for project in page.ends)
+
     async def heads(self, pool: str, most: int, memory_max: int | None) -> Sequence[Work]:
         """The next orders of the pool: the first `most` of each lane, if there are so many."""
         page = self._pages.get(pool)
@@ -75,8 +80,11 @@ class Ahead:
             gone.setdefault((order.pool, order.project), set()).add(order.id)
         for (pool, project), ids in gone.items():
             page = self._pages.get(pool)
-            if page is not None and project in page.lanes:
-                page.lanes[project] = [work for work in page.lanes[project] if work.order.id not in ids]
+            lane = [] if page is None else page.lanes.get(project, [])
+            if all(work.order.id in ids for work in lane[: len(ids)]):
+                del lane[: len(ids)]  # as a rule those in front
+            else:
+                lane[:] = [work for work in lane if work.order.id not in ids]
 
 
 def _place(order: Order) -> tuple[int, str]:

@@ -8,7 +8,6 @@ the platform.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
 
 from standby.control.ahead import Ahead
@@ -23,7 +22,7 @@ RELOAD_GAP_S = 0.05
 UNDER_WAY = 8
 """So many saves are under way at once."""
 
-Then = Callable[[Sequence[Change]], Awaitable[None]]
+Then = Callable[[Sequence[Change], Mirror], Awaitable[None]]
 
 
 class Book:
@@ -38,12 +37,13 @@ class Book:
         self._seq = -1
         self._own_seqs: set[int] = set()
         self._read_at = float("-inf")
-        self.unsaved: Counter[str] = Counter()
-        """Orders with changes under way."""
+        self.unsaved: set[str] = set()
+        """Orders with changes under way: at most one each."""
+        self._sent: list[Change] = []
         self.awaited = False
         """Somebody waits for one of those."""
-        self.tell_ends: Callable[[Iterable[str]], None] = lambda _: None
-        """Hears the ids of runs whose end is saved."""
+        self.tell_end: Callable[[str, bool], None] = lambda _, __: None
+        """Hears the id of every run whose end is saved, and whether it was silent."""
         self._under_way: set[asyncio.Task[None]] = set()
         self._trouble: Exception | None = None
 
@@ -135,27 +135,33 @@ class Book:
             mirror.apply(change)
         return saved
 
-    def send(self, changes: Sequence[Change], then: Then | None = None) -> None:
-        """Save these, which are laid over the rows already, without waiting; `then` gets those that were saved."""
+    def send(self, changes: Sequence[Change]) -> None:
+        """Have these saved, which are laid over the rows already: with the next `post`."""
+        self.unsaved.update([change.subject for change in changes])
+        self._sent += changes
+
+    def post(self, then: Then) -> None:
+        """Save in one go what was sent, without waiting; `then` gets what was saved. So a slot that an end lets go is
+        claimed by the same commit."""
+        changes, self._sent = self._sent, []
         if changes:
-            self.unsaved.update(change.subject for change in changes)
-            task = asyncio.ensure_future(self._send(self.mirror, changes, then))
+            task = asyncio.ensure_future(self._post(self.mirror, changes, then))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 
-    async def _send(self, mirror: Mirror, changes: Sequence[Change], then: Then | None) -> None:
+    async def _post(self, mirror: Mirror, changes: Sequence[Change], then: Then) -> None:
         try:
             saved = self._saved(mirror, changes, await self._world.store.save(changes))
             for change in saved:
                 mirror.settled(change)
-            self.tell_ends([run_id(change.order_was) for change in saved if change.run and change.order_was])
-            if then is not None:
-                await then(saved)
+                if change.run is not None and change.order_was is not None:
+                    self.tell_end(run_id(change.order_was), "silent" in change.note)
+            await then(saved, mirror)
         except Exception as error:  # noqa: BLE001  it is the step's to hear, not this task's
             mirror.fresh = False
             self._trouble = self._trouble or error
         finally:
-            self.unsaved -= Counter(change.subject for change in changes)
+            self.unsaved.difference_update([change.subject for change in changes])
         if self.awaited or mirror.limited or not mirror.fresh:
             self.awaited = False
             self._wake()

@@ -1,6 +1,6 @@
 """One host's step: look, judge, admit, size, act. It may be repeated, skipped or killed anywhere."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -10,7 +10,7 @@ from standby.control.ahead import PAGE
 from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.gate import StartGate, grant_note
 from standby.control.lease import Deposed, Hold
-from standby.control.looks import NUL, best
+from standby.control.looks import NEWS, NUL, best
 from standby.control.mirror import Mirror
 from standby.control.tending import Tending
 from standby.control.times import Times
@@ -18,8 +18,8 @@ from standby.control.workers import Workers
 from standby.core import admit, judge, lifecycle, places, slots, warm, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, run_id
-from standby.core.sighting import Seen, Sighting
+from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, order_of, run_id
+from standby.core.sighting import Sighting
 from standby.drivers.contract import Driver, Making, OpenRun, Watch
 from standby.seal import SealBroken
 from standby.store.contract import Heard, Work
@@ -33,10 +33,8 @@ IDLE_POLLS = 3
 LOOK_GAP_S = 0.02
 """A platform that cannot say when something changed is looked at, at most, this often."""
 WAVE = 50
-"""So many ends (or a quarter of the open runs) are judged in a step: they are being saved while the rest is judged."""
+"""So many ends (or half of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
-_NEWS: Final = (Seen.READY, Seen.STOPPED)
-"""What says something about a run whenever it is heard."""
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
 """Intents: something is sent to the platform because of them."""
 
@@ -65,9 +63,9 @@ class HostStep:
         if self._book.hint(heard) or said:
             self._wake()
 
-    def tell_ends(self, hear: Callable[[Iterable[str]], None]) -> None:
-        """From now on, tell the ids of runs whose end is saved."""
-        self._book.tell_ends = hear
+    def tell_ends(self, hear: Callable[[str, bool], None]) -> None:
+        """From now on, tell the id of every run whose end is saved, and whether it was silent."""
+        self._book.tell_end = hear
 
     def stirred(self) -> None:
         """The platform says that a look would show something new."""
@@ -137,17 +135,20 @@ class HostStep:
 
     async def _decide(self, mirror: Mirror, looked: Sequence[Sighting] | None, *, poll: bool) -> tuple[bool, bool]:
         """Judge, admit and size. Returns whether there is more to judge, and whether there are more deadlines."""
-        sightings, made = self._hands.reports()
-        seen = await self._workers.weigh(mirror, best([*self._sightings, *sightings, *(looked or ())]), poll=poll)
-        more = await self._judge(mirror, seen, looked=looked is not None)
-        unsaved = self._book.unsaved
-        self._sightings = [each for each in seen.values() if more or each.run_id.rpartition("-")[0] in unsaved]
-        await self._tending.settle(mirror, self._workers.settled(mirror, made))
-        if mirror.host.unreachable_since is not None:
-            return more, False
-        await self._tending.sweep(mirror)
-        await self._times.open_gates(mirror)
-        await self._admit(mirror, poll=poll)
+        try:
+            sightings, made = self._hands.reports()
+            seen = await self._workers.weigh(mirror, best([*self._sightings, *sightings, *(looked or ())]), poll=poll)
+            more = await self._judge(mirror, seen, looked=looked is not None)
+            unsaved = self._book.unsaved
+            self._sightings = [each for each in seen.values() if more or order_of(each.run_id) in unsaved]
+            await self._tending.settle(mirror, self._workers.settled(mirror, made))
+            if mirror.host.unreachable_since is not None:
+                return more, False
+            await self._tending.sweep(mirror)
+            await self._times.open_gates(mirror)
+            await self._admit(mirror, poll=poll)
+        finally:
+            self._book.post(self._start_claimed)  # whatever went wrong: it is laid over the rows
         if not poll or not self._book.waiting:
             return more, False
         timely = self._may_judge_by_age()
@@ -177,12 +178,14 @@ class HostStep:
         self._looked_at = self._world.clock.monotonic()
         runs = [
             OpenRun(
-                run_id=run_id(run.order),
+                run_id=ident,
                 slot=run.slot.name,
                 incarnation=run.order.incarnation or "",
                 payload=run.spec.payload,
             )
-            for run in mirror.open_runs()
+            for ident, run in mirror.open_runs()
+            # of a claim that is being saved there is nothing to see yet
+            if run.order.state is not OrderState.PREPARING or run.order.id not in self._book.unsaved
         ]
         try:
             identity = await self._driver.identity()
@@ -230,16 +233,18 @@ class HostStep:
         )
         by_age = self._may_judge_by_age()
         timely = looked and by_age
-        most = max(WAVE, len(mirror.opened) // 4)
+        most = max(WAVE, len(mirror.opened) // 2)
         found: list[Change] = []
-        for run in mirror.open_runs():
+        # without a look there is nothing new but of those that were heard of
+        walk = looked or mirror.host.dead_at is not None or self._workers.counting
+        for ident, run in mirror.open_runs(None if walk else list(seen)):
             if len(found) == most:
                 break
             if run.order.id in self._book.unsaved:
-                later = seen.get(run_id(run.order))
-                self._book.awaited = self._book.awaited or (later is not None and later.seen in _NEWS)
+                later = seen.get(ident)
+                self._book.awaited = self._book.awaited or (later is not None and later.seen in NEWS)
                 continue
-            sighting = seen.pop(run_id(run.order), None)
+            sighting = seen.pop(ident, None)
             change = None
             if sighting is not None:
                 change = judge.judge(self._cause(Trigger.LOOK), run, sighting, rules)
@@ -254,7 +259,7 @@ class HostStep:
                 found.append(change)
         await self._save_judged(mirror, found)
         await self._tending.judged(mirror, found)
-        return len(found) == most
+        return len(found) == most and (walk or bool(seen))
 
     async def _save_judged(self, mirror: Mirror, changes: Sequence[Change]) -> None:
         # what has an effect outside is saved before anybody acts on it; the rest may be built upon meanwhile
@@ -271,6 +276,8 @@ class HostStep:
         plan = admit.nobody(room)
         if poll or self._book.seek:
             most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
+            if any(self._book.ahead.reads(name, min(count, PAGE)) for name, count in most.items() if count > 0):
+                self._book.post(self._start_claimed)  # that takes a while
             self._book.seek = False  # before the question: what comes meanwhile sets it again
             waiting = {
                 work.order.id: work
@@ -296,19 +303,20 @@ class HostStep:
             cause, spec = self._cause(Trigger.ADMIT), specs[order.id]
             if admission.nth is None:
                 claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms))
-                continue
-            self._tending.started()
-            note = grant_note(cause, host, admission, spec, len(plan.held))
-            claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
-        works = {claim.id: mirror.claimed(claim, specs[claim.subject]) for claim in claims}
+            else:
+                self._tending.started()
+                note = grant_note(cause, host, admission, spec, len(plan.held))
+                claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
+            mirror.claimed(claims[-1], spec)
         self._book.ahead.drop(admission.order for admission in plan.admissions)
-
-        async def start(saved: Sequence[Change]) -> None:
-            await self._start([works[change.id] for change in saved], mirror)
-
-        self._book.send(claims, start)
+        self._book.send(claims)
 
     # acting
+
+    async def _start_claimed(self, saved: Sequence[Change], mirror: Mirror) -> None:
+        """Send the starts of the claims that were just saved."""
+        claims = [change.subject for change in saved if change.kind is EventKind.ORDER_CLAIMED]
+        await self._start([mirror.opened[order_id] for order_id in claims if order_id in mirror.opened], mirror)
 
     async def _start(self, works: Sequence[Work], mirror: Mirror) -> None:
         """Send the starts that were just saved."""

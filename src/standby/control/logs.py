@@ -1,7 +1,5 @@
 """Carries the output of runs from the platform into the store, and lets it forget what is stored to its end."""
 
-from collections.abc import Iterable
-
 import msgspec
 
 from standby.drivers.contract import LogPiece, Logs
@@ -19,16 +17,20 @@ class LogStep:
         self._tails: dict[str, LogTail] = {}
         self._ended: set[str] = set()
         """Runs that were told to be rows of history."""
+        self._silent: set[str] = set()
+        """Those of them that wrote nothing: their log is closed by the note of their end."""
         self._unsure: set[str] = set()
         """Runs that were closed a step ago, and whose end nobody had told of."""
 
-    def ended(self, runs: Iterable[str]) -> None:
-        """The ends of these runs are saved: the store need not be asked about them."""
-        self._ended.update(runs)
+    def ended(self, run: str, silent: bool) -> None:
+        """The end of this run is saved: the store need not be asked about it."""
+        (self._silent if silent else self._ended).add(run)
 
     async def step(self) -> bool:
         """Store what is new. Returns whether there was any output, so that there may be more at once."""
         kept = list(await self._driver.unstored())
+        if self._silent:
+            kept = await self._forget_silent(kept)
         known = frozenset(kept)
         self._tails = {run: tail for run, tail in self._tails.items() if run in known}
         self._ended &= known
@@ -39,6 +41,14 @@ class LogStep:
             moved = await self._carry(runs) or moved
             await self._forget([run for run in runs if self._tails[run].closed], unsure)
         return moved
+
+    async def _forget_silent(self, kept: list[str]) -> list[str]:
+        silent, self._silent = self._silent, set()
+        over = [run for run in kept if run in silent and run not in self._tails]
+        if over:
+            await self._driver.forget(over)
+        self._ended |= silent
+        return [run for run in kept if run not in silent or run in self._tails]
 
     async def _carry(self, runs: list[str]) -> bool:
         for run in runs:

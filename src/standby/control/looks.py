@@ -8,17 +8,19 @@ from msgspec.structs import replace
 from standby.core.sighting import Seen, Sighting
 
 NUL: Final = "\0"
+NEWS: Final = (Seen.READY, Seen.STOPPED)
+"""What says something about a run whenever it is heard."""
+_WEIGHT: Final = {Seen.STOPPED: 2, Seen.READY: 1}
 
 
 def best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
     """One sighting for each run: an end says more than being ready, which says more than anything else."""
-    weight = {Seen.STOPPED: 2, Seen.READY: 1}
-    best: dict[str, Sighting] = {}
+    found: dict[str, Sighting] = {}
     for sighting in map(_plain, sightings):
-        known = best.get(sighting.run_id)
-        if known is None or weight.get(sighting.seen, 0) >= weight.get(known.seen, 0):
-            best[sighting.run_id] = sighting
-    return best
+        known = found.get(sighting.run_id)
+        if known is None or _WEIGHT.get(sighting.seen, 0) >= _WEIGHT.get(known.seen, 0):
+            found[sighting.run_id] = sighting
+    return found
 
 
 def _plain(sighting: Sighting) -> Sighting:

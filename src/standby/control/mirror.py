@@ -1,5 +1,6 @@
 """A leader's picture of its host's hot rows: a cache, thrown away by any conflict and read again when others wrote."""
 
+from collections.abc import Iterable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import TypedDict, TypeVar, Unpack
@@ -9,7 +10,7 @@ from msgspec.structs import replace
 from standby.core import warm
 from standby.core.admit import Room
 from standby.core.judge import Open
-from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec
+from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec, order_of, run_id
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
@@ -91,13 +92,16 @@ class Mirror:
             **known,
         )
 
-    def open_runs(self) -> list[Open]:
-        """Open runs with their slots; one whose slot is missing is left for the next reading."""
-        return [
-            Open(work.order, work.spec, self.slots[work.order.slot])
-            for work in self.opened.values()
-            if work.order.slot in self.slots
-        ]
+    def open_runs(self, ids: Iterable[str] | None = None) -> Iterator[tuple[str, Open]]:
+        """Open runs (or those of them with these ids) by their ids, with their slots; one whose slot is missing is left
+        for the next reading."""
+        if ids is None:
+            works: Iterable[Work | None] = list(self.opened.values())
+        else:
+            works = [self.opened.get(order_of(each)) for each in ids]
+        for work in works:
+            if work is not None and (slot := self.slots.get(work.order.slot or "")) is not None:
+                yield run_id(work.order), Open(work.order, work.spec, slot)
 
     def apply(self, change: Change) -> None:
         """Lay a saved change over the rows."""
@@ -141,13 +145,11 @@ class Mirror:
         elif self.opened.pop(order.id, None) is not None:
             self._count(order.project, -1)
 
-    def claimed(self, change: Change, spec: Spec) -> Work:
-        """Lay a claim over the rows; returns the order as it is with it."""
+    def claimed(self, change: Change, spec: Spec) -> None:
+        """Lay a claim over the rows."""
         assert change.order is not None and change.order_was is not None
-        work = Work(_next(change.order, change.order_was.version), spec)
-        self.opened[change.order.id] = work
+        self.opened[change.order.id] = Work(_next(change.order, change.order_was.version), spec)
         self._count(change.order.project, 1)
-        return work
 
     def _count(self, project: str, by: int) -> None:
         if self.project_open or project in self.projects:

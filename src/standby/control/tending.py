@@ -67,7 +67,7 @@ class Tending:
         return mirror.room(
             seats=self._driver.seats,
             now=self._world.clock.now(),
-            unsaved=self._book.unsaved.keys(),
+            unsaved=self._book.unsaved,
             missing=frozenset() if self._pulls is None else self._pulls.missing(images),
             started_at=self._started_at,
             asked_since=self._asked_since,

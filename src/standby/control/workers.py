@@ -7,7 +7,7 @@ from standby.control.act import Made
 from standby.control.mirror import Mirror
 from standby.core import work
 from standby.core.judge import Open
-from standby.core.model import PoolSettings, Slot, Template, run_id
+from standby.core.model import PoolSettings, Slot, Template, order_of, run_id
 from standby.core.sighting import Seen, Sighting
 from standby.core.work import Report
 from standby.drivers.contract import Making
@@ -51,15 +51,16 @@ class Workers:
 
     def hint(self, heard: Heard, opened: Container[str]) -> bool:
         """Some workers said something new. Returns whether that matters here."""
-        mine = {run for run in heard.reported if run.rpartition("-")[0] in opened}
+        mine = {run for run in heard.reported if order_of(run) in opened}
         self._told |= mine
         return bool(mine)
 
     async def weigh(self, mirror: Mirror, seen: dict[str, Sighting], *, poll: bool) -> dict[str, Sighting]:
         """The sightings with what workers said of their runs; only reports that can matter are read."""
-        ended = [run for run, sighting in seen.items() if sighting.seen is Seen.STOPPED]
+        ended = [run for run, each in seen.items() if each.seen is Seen.STOPPED and self._spoke(mirror, run)]
         told, self._told = self._told, set()
-        residents = [run for run in mirror.open_runs() if self._template(mirror, run).worker] if _any(mirror) else []
+        opened = [run for _, run in mirror.open_runs()] if _any(mirror) else []
+        residents = [run for run in opened if self._template(mirror, run).worker]
         asked = {*ended, *told, *(run_id(run.order) for run in residents if poll)}
         self._reports = {}
         if not asked and not residents:
@@ -70,7 +71,7 @@ class Workers:
             self._told |= told
             raise
         self._reports = _counting(mirror, residents, reports) if poll else {}
-        runs = residents if not reports else mirror.open_runs()
+        runs = residents if not reports else [run for _, run in mirror.open_runs({*reports, *map(_id, residents)})]
         for run in runs:
             key = run_id(run.order)
             template = self._template(mirror, run)
@@ -78,6 +79,18 @@ class Workers:
             if found is not None:
                 seen[key] = found
         return seen
+
+    @property
+    def counting(self) -> bool:
+        """Whether there are workers whose silence counts, in this step."""
+        return bool(self._reports)
+
+    def _spoke(self, mirror: Mirror, run: str) -> bool:
+        """Whether somebody may have said something of the run: whoever does is noted in its order's row before."""
+        held = mirror.opened.get(order_of(run))
+        return held is not None and (
+            held.order.boot is not None or mirror.pools[held.order.pool].settings.template.worker
+        )
 
     def silent_since(self, mirror: Mirror, run: Open) -> int | None:
         """When a worker that fences itself was heard last, if that is so long ago that it certainly has ended."""
@@ -116,6 +129,10 @@ def _counting(mirror: Mirror, residents: Sequence[Open], reports: Mapping[str, R
     """The reports of runs whose worker's silence counts."""
     counting = [run for run in residents if mirror.pools[run.order.pool].settings.silence_ms is not None]
     return {key: reports[key] for run in counting if (key := run_id(run.order)) in reports}
+
+
+def _id(run: Open) -> str:
+    return run_id(run.order)
 
 
 def _any(mirror: Mirror) -> bool:

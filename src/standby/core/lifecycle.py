@@ -36,10 +36,11 @@ from standby.core.sighting import Exit
 
 AGE_STEP_MS: Final = 1_000
 """One point of priority is worth this much waiting."""
-
 RETRY_MS: Final = 5_000
 RETRY_CAP_MS: Final = 300_000
 """How long a broken slot waits before it is made anew: at first, and at the most."""
+SILENT: Final[Mapping[str, Json]] = {"silent": True}
+"""What the end of a run notes that wrote nothing: its log is closed without being stored."""
 
 S = OrderState
 K = EventKind
@@ -85,6 +86,8 @@ class Beside(TypedDict, total=False):
     slot_was: Slot | None
     slot: Slot | None
     note: Mapping[str, Json]
+    columns: Mapping[str, Json] | None
+    slot_columns: Mapping[str, Json] | None
 
 
 class Rows(Beside, total=False):
@@ -162,22 +165,20 @@ def claim(
     note: Mapping[str, Json] = _NO_NOTE,
 ) -> Change:
     """pending -> preparing: it gets a slot and its start may be sent until `command_until`. Counts as an attempt."""
-    after = replace(
-        order,
-        version=order.version + 1,
-        state=S.PREPARING,
-        state_since=cause.at,
-        attempt=order.attempt + 1,
-        rank=None,
-        queue_due=None,
-        slot=slot.name,
-        incarnation=slot.incarnation,
-        commanded_at=cause.at,
-        command_until=cause.at + window_ms,
-        deadline=cause.at + spec.start_timeout_ms,
-        boot=slot.boot,
-        deploy_since=None,
-    )
+    columns: dict[str, Json] = {
+        "version": order.version + 1,
+        "state": S.PREPARING,
+        "state_since": cause.at,
+        "attempt": order.attempt + 1,
+        **_emptied(order, ("rank", "queue_due", "deploy_since")),
+        "slot": slot.name,
+        "incarnation": slot.incarnation,
+        "commanded_at": cause.at,
+        "command_until": cause.at + window_ms,
+        "deadline": cause.at + spec.start_timeout_ms,
+    }
+    if slot.boot is not None:
+        columns["boot"] = slot.boot
     guards = Guards(
         lease=cause.lease,
         pool_version=pool.version,
@@ -186,7 +187,7 @@ def claim(
         slot_version=slot.version,
         project_limit=True,
     )
-    return _order(cause, K.ORDER_CLAIMED, order, after, guards=guards, note=note)
+    return _order(cause, K.ORDER_CLAIMED, order, replace(order, **columns), guards=guards, note=note, columns=columns)
 
 
 def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
@@ -204,16 +205,15 @@ def bind(cause: Cause, order: Order, nonce: str) -> Change:
 def ready(cause: Cause, order: Order, spec: Spec, handle: str | None) -> Change:
     """preparing -> running: its own copy was seen at work."""
     deadline = None if spec.run_timeout_ms is None else cause.at + spec.run_timeout_ms
-    after = replace(
-        order,
-        version=order.version + 1,
-        state=S.RUNNING,
-        state_since=cause.at,
-        ready_at=cause.at,
-        handle=handle,
-        deadline=deadline,
-    )
-    return _order(cause, K.ORDER_READY, order, after)
+    columns: dict[str, Json] = {
+        "version": order.version + 1,
+        "state": S.RUNNING,
+        "state_since": cause.at,
+        "ready_at": cause.at,
+        "handle": handle,
+        "deadline": deadline,
+    }
+    return _order(cause, K.ORDER_READY, order, replace(order, **columns), columns=columns)
 
 
 def stop(cause: Cause, order: Order, spec: Spec, reason: Reason) -> Change:
@@ -236,7 +236,9 @@ def cancel(cause: Cause, order: Order, spec: Spec) -> Change | None:
         return _order(cause, K.ORDER_STOP_CHANGED, order, replace(order, stop_reason=Reason.CANCELLED))
     if order.state in OPEN:
         return stop(cause, order, spec, Reason.CANCELLED)
-    return _order(cause, K.ORDER_CANCELLED, order, _over(order, S.CANCELLED, cause.at, Reason.CANCELLED, None))
+    return _order(
+        cause, K.ORDER_CANCELLED, order, replace(order, **_over(order, S.CANCELLED, cause.at, Reason.CANCELLED, None))
+    )
 
 
 def purge(cause: Cause, order: Order, said: str | None) -> Change:
@@ -250,7 +252,8 @@ def expire(cause: Cause, order: Order) -> Change:
     if order.rank is None:
         raise IllegalMove("expire", "order", order.id, "not waiting in the queue")
     reason = Reason.QUEUE_TIMEOUT if order.deploy_since is None else Reason.DEPLOY_TIMEOUT
-    return _order(cause, K.ORDER_FAILED, order, _over(order, S.FAILED, cause.at, reason, None))
+    over = _over(order, S.FAILED, cause.at, reason, None)
+    return _order(cause, K.ORDER_FAILED, order, replace(order, **over))
 
 
 def finish(
@@ -265,42 +268,53 @@ def finish(
     used = _used(slot, ending, cause.at, seats=seats)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
-        kind, waits = K.ORDER_RETRY_WAITING, {"state": S.WAITING_RETRY, "due_at": cause.at + wait_ms}
-        after = replace(order, **_NO_RUN, **waits, state_since=cause.at, reason=reason, exit_code=code)
+        kind, columns = K.ORDER_RETRY_WAITING, _closed(order, S.WAITING_RETRY, cause.at, reason, code)
+        columns["due_at"] = cause.at + wait_ms
     elif reason is None:
-        kind, after = K.ORDER_COMPLETED, _over(order, S.COMPLETED, cause.at, None, code)
+        kind, columns = K.ORDER_COMPLETED, _over(order, S.COMPLETED, cause.at, None, code)
     elif reason is Reason.CANCELLED:
-        kind, after = K.ORDER_CANCELLED, _over(order, S.CANCELLED, cause.at, reason, code)
+        kind, columns = K.ORDER_CANCELLED, _over(order, S.CANCELLED, cause.at, reason, code)
     else:
-        kind, after = K.ORDER_FAILED, _over(order, S.FAILED, cause.at, reason, code)
-    return _order(cause, kind, order, after, run=run, slot_was=slot, slot=used)
-
-
-def _used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> Slot:
-    """The slot after a run: as it is (a seat), dirty, or broken where the place is to blame. What a lost run left is
-    unknown, so it is dirty everywhere; a run that got anywhere proves the place."""
-    used = replace(slot, version=slot.version + 1, uses=slot.uses + 1, last_used_at=at)
-    if ending.place_failed and ending.start_error is not None:
-        return broken(used, at, ending.start_error)
-    if slot.failures and not ending.lost:
-        used = replace(used, failures=0)
-    if seats and not ending.lost:
-        return used
-    return replace(used, state=SlotState.CLEANING, state_since=at, boot=None)
-
-
-def broken(slot: Slot, at: int, message: str) -> Slot:
-    """The slot in error: made anew later, ever more rarely."""
-    wait_ms = min(RETRY_MS * 2**slot.failures, RETRY_CAP_MS)
-    return replace(
-        slot,
-        state=SlotState.ERROR,
-        state_since=at,
-        error=message,
-        failures=slot.failures + 1,
-        retry_at=at + wait_ms,
-        boot=None,
+        kind, columns = K.ORDER_FAILED, _over(order, S.FAILED, cause.at, reason, code)
+    return _order(
+        cause,
+        kind,
+        order,
+        replace(order, **columns),
+        run=run,
+        slot_was=slot,
+        slot=replace(slot, **used),
+        note=SILENT if ending.silent else {},
+        columns=columns,
+        slot_columns=used,
     )
+
+
+def _used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> dict[str, Json]:
+    """The columns of the slot after a run: as it is (a seat), dirty, or broken where the place is to blame. What a lost
+    run left is unknown, so it is dirty everywhere; a run that got anywhere proves the place."""
+    columns: dict[str, Json] = {"version": slot.version + 1, "uses": slot.uses + 1, "last_used_at": at}
+    if ending.place_failed and ending.start_error is not None:
+        return columns | broken(slot, at, ending.start_error)
+    if slot.failures and not ending.lost:
+        columns["failures"] = 0
+    if not seats or ending.lost:
+        columns |= {"state": SlotState.CLEANING, "state_since": at}
+        if slot.boot is not None:
+            columns["boot"] = None
+    return columns
+
+
+def broken(slot: Slot, at: int, message: str) -> dict[str, Json]:
+    """The columns of a slot in error: made anew later, ever more rarely."""
+    return {
+        "state": SlotState.ERROR,
+        "state_since": at,
+        "error": message,
+        "failures": slot.failures + 1,
+        "retry_at": at + min(RETRY_MS * 2**slot.failures, RETRY_CAP_MS),
+        "boot": None,
+    }
 
 
 def outcome(order: Order, ending: Exit) -> Reason | None:
@@ -328,28 +342,38 @@ def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
     return replace(order, rank=now + spec.priority * AGE_STEP_MS, due_at=None, queue_due=due)
 
 
-_NO_RUN: Final = dict.fromkeys(
-    ("slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline", "stop_reason", "boot")
+_RUN: Final = (
+    "slot",
+    "incarnation",
+    "handle",
+    "commanded_at",
+    "command_until",
+    "ready_at",
+    "deadline",
+    "stop_reason",
+    "boot",
 )
-"""The columns of an open run, empty."""
+"""The columns of an open run."""
 
 
-def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> Order:
-    return replace(
-        order,
-        **_NO_RUN,
-        version=order.version + 1,
-        state=state,
-        state_since=at,
-        ended_at=at,
-        reason=reason,
-        exit_code=code,
-        rank=None,
-        due_at=None,
-        queue_due=None,
-        deploy_since=None,
-        dedupe_live=None,
-    )
+def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> dict[str, Json]:
+    """The columns that end an order."""
+    waiting = _emptied(order, ("rank", "due_at", "queue_due", "deploy_since", "dedupe_live"))
+    return {**_closed(order, state, at, reason, code), **waiting, "ended_at": at}
+
+
+def _closed(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> dict[str, Json]:
+    """The columns that change when an order has no open run any more."""
+    columns = {"version": order.version + 1, "state": state, "state_since": at, **_emptied(order, _RUN)}
+    if reason is not order.reason:
+        columns["reason"] = reason
+    if code != order.exit_code:
+        columns["exit_code"] = code
+    return columns
+
+
+def _emptied(order: Order, names: tuple[str, ...]) -> dict[str, Json]:
+    return {name: None for name in names if getattr(order, name) is not None}
 
 
 def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at: int, handle: str | None) -> Run:
@@ -379,7 +403,17 @@ def _order(
     cause: Cause, kind: EventKind, was: Order | None, after: Order, guards: Guards | None = None, **more: Unpack[Beside]
 ) -> Change:
     check_move(ORDER_MOVES, kind, "order", after.id, None if was is None else was.state, after.state)
-    return change(cause, kind, guards, order_was=was, order=after, **more)
+    return Change(  # as `change` does, without a detour: every order goes through here several times
+        id=cause.id,
+        kind=kind,
+        at=cause.at,
+        trigger=cause.trigger,
+        actor=cause.actor,
+        guards=guards or Guards(lease=cause.lease),
+        order_was=was,
+        order=after,
+        **more,
+    )
 
 
 def check_move(moves: Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:

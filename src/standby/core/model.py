@@ -180,7 +180,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     submitted_by: str = "admin"
 
 
-class Run(Struct, frozen=True, kw_only=True):
+class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One ended attempt: a row of history."""
 
     order_id: str
@@ -358,16 +358,28 @@ class Change(Struct, frozen=True, kw_only=True):
     note: Mapping[str, Json] = {}
     """More facts for the event that are no column."""
     guards: Guards = Guards()
+    columns: Mapping[str, Json] | None = None
+    """All columns of the order that differ, its version included, where whoever made the change knows them."""
+    slot_columns: Mapping[str, Json] | None = None
+    """The same of the slot."""
+
+    @property
+    def noun(self) -> str:
+        """Whose row this change is about: order, slot, pool, host or project."""
+        return _NOUNS[self.kind]
 
     @property
     def subject(self) -> str:
-        row = self._main()
-        return row.id if isinstance(row, Order) else row.name
+        if self.noun == "order":
+            order = self.order or self.order_was
+            assert order is not None, self.kind
+            return order.id
+        return self._place().name
 
     @property
     def states(self) -> tuple[str | None, str | None]:
         """State (or mode) before and after, of the row that this change is about."""
-        match self.kind.partition(".")[0]:
+        match self.noun:
             case "order":
                 return _state(self.order_was), _state(self.order)
             case "slot":
@@ -379,12 +391,10 @@ class Change(Struct, frozen=True, kw_only=True):
             case _:
                 return None, None
 
-    def _main(self) -> "Order | Slot | Pool | Host | Project":
-        match self.kind.partition(".")[0]:
-            case "order":
-                row: Order | Slot | Pool | Host | Project | None = self.order or self.order_was
+    def _place(self) -> "Slot | Pool | Host | Project":
+        match self.noun:
             case "slot":
-                row = self.slot or self.slot_was
+                row: Slot | Pool | Host | Project | None = self.slot or self.slot_was
             case "pool":
                 row = self.pool or self.pool_was
             case "host":
@@ -393,6 +403,9 @@ class Change(Struct, frozen=True, kw_only=True):
                 row = self.project or self.project_was
         assert row is not None, self.kind
         return row
+
+
+_NOUNS: Final = {kind: kind.partition(".")[0] for kind in EventKind}
 
 
 def _state(row: Order | Slot | None) -> str | None:
@@ -406,6 +419,11 @@ def _mode(row: Pool | Host | None) -> str | None:
 def run_id(order: Order) -> str:
     """The id of the order's open (or last) run."""
     return f"{order.id}-{order.attempt}"
+
+
+def order_of(run_id: str) -> str:
+    """The id of the order whose run this is."""
+    return run_id.rpartition("-")[0]
 
 
 def slot_word(slot: Slot, held_by: Order | None) -> str:

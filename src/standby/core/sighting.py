@@ -39,6 +39,8 @@ class Exit(Struct, frozen=True, kw_only=True):
     """It is over, but nobody can say how."""
     peak_memory_kb: int | None = None
     cpu_ms: int | None = None
+    silent: bool = False
+    """It certainly wrote nothing: there is no output to wait for."""
 
 
 class Sighting(Struct, frozen=True, kw_only=True):

@@ -66,7 +66,7 @@ def made(cause: Cause, slot: Slot, incarnation: str) -> Change:
 
 def failed(cause: Cause, slot: Slot, message: str) -> Change:
     """creating | cleaning -> error: the platform refused; tried again later, ever more rarely."""
-    return _slot(cause, K.SLOT_ERROR, slot, broken(slot, cause.at, message))
+    return _slot(cause, K.SLOT_ERROR, slot, replace(slot, **broken(slot, cause.at, message)))
 
 
 def clean(cause: Cause, slot: Slot, why: str) -> Change:

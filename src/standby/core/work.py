@@ -29,6 +29,8 @@ RUN_ID: Final = "STANDBY_RUN_ID"
 RUN_TOKEN: Final = "STANDBY_RUN_TOKEN"  # noqa: S105
 """Of one run that is started for its order: heartbeats, progress and a result, nothing else."""
 
+ITSELF: Final = "itself"
+"""The boot of a run that speaks for itself, with a token of its own."""
 MARGIN_MS: Final = 5_000
 """How far clocks may be apart, and an answer on its way, before silence settles anything."""
 HEARD_MS: Final = 15_000
@@ -94,6 +96,11 @@ def boot(cause: Cause, slot: Slot, pool: Pool, order: Order | None, nonce: str) 
     if handed_over(pool.settings.template) and slot.boot != nonce and slot.state in _LIVED_IN:
         return slots.booted(cause, slot, nonce)
     return None
+
+
+def speaks(cause: Cause, order: Order) -> Change | None:
+    """A run shows a token of its own for the first time: it is its own boot. Null when that is known, or it is over."""
+    return lifecycle.bind(cause, order, ITSELF) if order.boot is None and order.state in _STARTED else None
 
 
 def offer(slot: Slot, pool: Pool, order: Order | None, nonce: str, report: Report | None, now: int) -> Offer:

@@ -1,5 +1,6 @@
 """What an order's payload may script, and a run that does it: what it is doing is computed from the time of a look."""
 
+from functools import lru_cache
 from typing import Annotated
 
 import msgspec
@@ -43,6 +44,7 @@ class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Its output, all of it when it is ready."""
 
 
+@lru_cache(1_000)
 def parse(payload: str) -> Script:
     """The script in a payload, or the default one if there is none; raises Refused with the place of the mistake."""
     try:
@@ -110,18 +112,26 @@ class Copy(Struct, kw_only=True):
 
 def planned(script: Script, commanded_at: int) -> End | None:
     """The end that the script itself brings."""
-    ready_at = commanded_at + script.create_ms + script.start_ms
+    plan = _plan(script)
+    return None if plan is None else (commanded_at + plan[0], plan[1])
+
+
+@lru_cache(1_000)
+def _plan(script: Script) -> End | None:
+    """The end that the script itself brings, counted from the command."""
+    ready_ms = script.create_ms + script.start_ms
     ends: list[End] = []
     if script.vanish_after_ms is not None:
-        ends.append((commanded_at + script.vanish_after_ms, None))
+        ends.append((script.vanish_after_ms, None))
     if script.start_error is not None:
-        ends.append((ready_at, Exit(start_error=script.start_error, place_failed=script.place_failed)))
+        ends.append((ready_ms, Exit(start_error=script.start_error, place_failed=script.place_failed)))
     elif script.run_ms is not None:
-        ends.append((ready_at + script.run_ms, _natural(script)))
+        ends.append((ready_ms + script.run_ms, _natural(script)))
     return min(ends, key=lambda end: end[0], default=None)
 
 
 def _natural(script: Script) -> Exit:
     if script.oom:
         return Exit(signal=9, oom=True)
-    return Exit(signal=script.signal) if script.signal is not None else Exit(code=script.exit)
+    code = script.exit if script.signal is None else None
+    return Exit(code=code, signal=script.signal, silent=not script.log)

@@ -65,23 +65,31 @@ Waiting = tuple[Entry, Call, int]
 
 
 def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
-    """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place."""
+    """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place. Only the
+    claim of a slot may follow the end that lets it go: claims are written after everything else."""
     if waiting and waiting[0][1].together:
         return [waiting.popleft() for _ in range(waiting[0][1].left)]
     batch: list[Waiting] = []
     later: list[Waiting] = []
     size = 0
     taken: set[str] = set()
+    let_go: set[str | None] = set()
     while waiting and len(batch) < MOST_CHANGES and len(later) < MOST_CHANGES and size < MOST_BYTES:
         if waiting[0][1].together:
             break
         one = waiting.popleft()
-        if taken.isdisjoint(one[0].writes) and taken.isdisjoint(one[0].relies_on):
+        entry = one[0]
+        if entry.claims is not None and entry.claims in let_go:
+            taken.discard(entry.claims)
+        if taken.isdisjoint(entry.writes) and taken.isdisjoint(entry.relies_on):
             batch.append(one)
-            size += one[0].size
+            size += entry.size
+            let_go.discard(entry.claims)
+            let_go.add(entry.lets_go)
         else:
             later.append(one)
-        taken.update(one[0].writes)
+            let_go.difference_update(entry.writes)
+        taken.update(entry.writes)
     waiting.extendleft(reversed(later))
     return batch
 

@@ -1,6 +1,5 @@
 """A change made ready to be written: its rows with their new versions, its event, the keys it must have to itself."""
 
-from collections.abc import Mapping
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -9,14 +8,14 @@ from msgspec.structs import replace
 
 from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Slot, Trigger
 from standby.store.contract import Work
-from standby.store.hot import HOT_KINDS, Hot, hot_kind, is_submit
+from standby.store.hot import ESCAPED, MOVES, Hot, hot_move, is_submit
 from standby.store.rows import told
 
 Place = Slot | Pool | Host | Project
 Places = tuple[tuple[str, Place | None, Place | None], ...]
 W = TypeVar("W", Order, Slot, Pool, Host, Project)
 
-_HOT_PARTS: Final = frozenset({"order", "slot", "run", "note"})
+_ASKED: Final = (Trigger.REQUEST, Trigger.CONFIG)
 
 
 class Entry(Struct, frozen=True):
@@ -43,21 +42,20 @@ class Entry(Struct, frozen=True):
     """The pool that a request or the configuration touched with it."""
     hot: Hot | None
     """The narrow statement that writes it."""
+    claims: str | None = None
+    """The key of the slot that it takes, where an end of the same batch may let it go."""
+    lets_go: str | None = None
+    """The key of the slot that it lets go for a claim of the same batch."""
 
     @property
     def event(self) -> tuple[str | int | None, ...]:
         """Change, at, kind, subject, from_state, to_state, trigger, actor and data of its event."""
         change = self.change
-        return (
-            change.id,
-            change.at,
-            change.kind,
-            change.subject,
-            *change.states,
-            change.trigger,
-            change.actor,
-            self.data,
-        )
+        who, how = change.trigger, change.actor
+        if self.hot in MOVES and change.order_was is not None and self.order is not None:
+            was, now = change.order_was, self.order
+            return change.id, change.at, change.kind, now.id, was.state, now.state, who, how, self.data
+        return change.id, change.at, change.kind, change.subject, *change.states, who, how, self.data
 
     @property
     def added(self) -> Work | None:
@@ -90,44 +88,70 @@ class Entry(Struct, frozen=True):
 
 def entry(change: Change) -> Entry:
     """Make a change ready; raises ValueError for one that no store can write."""
+    was, now = change.order_was, change.order
+    move = None if was is None or now is None else _move(change, was, now)
+    return move or _general(change)
+
+
+def _move(change: Change, was: Order, now: Order) -> Entry | None:
+    """A change that a narrow statement writes, made ready in the shortest way: every order goes through several."""
+    hot = hot_move(change, was, now)
+    if hot is None:
+        return None
+    kind, told_of = hot
+    data = encode(told_of).decode()
+    if ESCAPED in data:
+        return None
+    claim, end = kind is Hot.CLAIM, kind is Hot.END
+    writes = [f"order {was.id}"]
+    slot = f"slot {now.slot if claim else was.slot}" if claim or end else None
+    if slot is not None:
+        writes.append(slot)
+    if was.dedupe_live is not None and was.dedupe_live != now.dedupe_live:
+        writes.append(f"dedupe {was.dedupe_live}")
+    return Entry(
+        change,
+        now,
+        change.slot,
+        None,
+        None,
+        None,
+        data,
+        None,
+        size=len(data) + 500,
+        writes=tuple(writes),
+        relies_on=_relies_on(change),
+        opens=now.project if claim else None,
+        asked_in=now.pool if change.trigger in _ASKED else None,
+        hot=kind,
+        claims=slot if claim else None,
+        lets_go=slot if end else None,
+    )
+
+
+def _general(change: Change) -> Entry:
     _refuse_nonsense(change)
     # Most changes touch an order alone: the rest is skipped for them, this is on the hot path.
     places = tuple(place for place in _places(change) if place[1] is not None or place[2] is not None)
     order = _next(change.order_was, change.order)
-    slot = _next(change.slot_was, change.slot)
-    pool = _next(change.pool_was, change.pool)
-    host = _next(change.host_was, change.host)
-    project = _next(change.project_was, change.project)
-    told_of = _data(change, order, places)
-    data = encode(told_of).decode()
+    data = encode(_data(change, order, places)).decode()
     spec_body = None if change.spec is None else encode(change.spec).decode()
-    asked = change.trigger is Trigger.REQUEST or change.trigger is Trigger.CONFIG
     return Entry(
         change,
         order,
-        slot,
-        pool,
-        host,
-        project,
+        _next(change.slot_was, change.slot),
+        _next(change.pool_was, change.pool),
+        _next(change.host_was, change.host),
+        _next(change.project_was, change.project),
         data,
         spec_body,
         size=len(data) + len(spec_body or "") + len(change.sealed_env or b"") + 500,
         writes=_writes(change, places),
         relies_on=_relies_on(change),
         opens=_opens(change),
-        asked_in=_pool_of(change) if asked else None,
-        hot=_hot(change, told_of, data),
+        asked_in=_pool_of(change) if change.trigger in _ASKED else None,
+        hot=Hot.SUBMIT if change.order_was is None and is_submit(change, data) else None,
     )
-
-
-def _hot(change: Change, parts: Mapping[str, Json], data: str) -> Hot | None:
-    """The narrow statement that writes it, judged by the columns that its event tells of."""
-    if change.order_was is None:
-        return Hot.SUBMIT if is_submit(change, data) else None
-    if change.kind not in HOT_KINDS or not parts.keys() <= _HOT_PARTS:
-        return None
-    slot = parts.get("slot")
-    return hot_kind(change, data, parts["order"].keys(), None if slot is None else slot.keys() - {"name"})
 
 
 def _refuse_nonsense(change: Change) -> None:
@@ -161,7 +185,7 @@ def _next(was: W | None, now: W | None) -> W | None:
 
 
 def _data(change: Change, order: Order | None, places: Places) -> dict[str, Json]:
-    noun = change.kind.partition(".")[0]
+    noun = change.noun
     data: dict[str, Json] = {}
     if order is not None:
         columns = told(change.order_was, order)

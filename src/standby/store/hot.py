@@ -1,19 +1,20 @@
 """The changes every order goes through (submit, claim, ready, end), told apart: narrow statements write them.
 
-A change is hot when the columns it writes are exactly those its narrow statement sets. Any other goes the general way,
-and so does a hot one that its statement did not take: there it gets its exact verdict.
+A change is hot when the columns it writes are exactly those its narrow statement sets; a column that no statement knows
+is enough to make it another one. Any other goes the general way, and so does a hot one that its statement did not take:
+there it gets its exact verdict.
 """
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from standby.core.model import Change, EventKind, Guards, Order, OrderState
+from standby.core.model import Change, EventKind, Guards, Json, Order, OrderState
 
 SEPARATOR: Final = "\x1f"
 NOTHING: Final = "\x1e"
 """Between and for values on their way to the database: a change whose texts hold them is not hot."""
-_ESCAPED: Final = "\\u001"
+ESCAPED: Final = "\\u001"
 """How both stand in JSON."""
 
 
@@ -24,47 +25,53 @@ class Hot(StrEnum):
     END = "end"
 
 
+MOVES: Final = frozenset({Hot.CLAIM, Hot.READY, Hot.END})
+"""Hot changes of orders that are there already."""
+
 _UNGUARDED: Final = Guards()
 _STATE: Final = frozenset({"version", "state", "state_since"})
 _RUN: Final = frozenset({"slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline"})
 _SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_at"})
-_COLUMNS: Final = {
-    Hot.CLAIM: _STATE
-    | {"attempt", "rank", "queue_due", "slot", "incarnation", "commanded_at", "command_until", "deadline"}
-    | {"boot", "deploy_since"},
+_CLAIMED: Final = frozenset({"attempt", "rank", "queue_due"}) | (_RUN - {"handle", "ready_at"})
+_ENDED: Final = frozenset({"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"})
+_ORDER: Final = {
+    Hot.CLAIM: _STATE | _CLAIMED,
     Hot.READY: _STATE | {"ready_at", "handle", "deadline"},
-    Hot.END: _STATE | _RUN | {"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at", "boot"},
+    Hot.END: _STATE | _RUN | _ENDED,
 }
-HOT_KINDS: Final = {
-    EventKind.ORDER_CLAIMED: Hot.CLAIM,
-    EventKind.ORDER_READY: Hot.READY,
-    EventKind.ORDER_COMPLETED: Hot.END,
-    EventKind.ORDER_FAILED: Hot.END,
-    EventKind.ORDER_CANCELLED: Hot.END,
-    EventKind.ORDER_RETRY_WAITING: Hot.END,
+_KINDS: Final = {
+    (EventKind.ORDER_CLAIMED, OrderState.PREPARING): Hot.CLAIM,
+    (EventKind.ORDER_READY, OrderState.RUNNING): Hot.READY,
+    (EventKind.ORDER_COMPLETED, OrderState.COMPLETED): Hot.END,
+    (EventKind.ORDER_FAILED, OrderState.FAILED): Hot.END,
+    (EventKind.ORDER_CANCELLED, OrderState.CANCELLED): Hot.END,
+    (EventKind.ORDER_RETRY_WAITING, OrderState.WAITING_RETRY): Hot.END,
 }
 
 
-def hot_kind(change: Change, data: str, order: AbstractSet[str], slot: AbstractSet[str] | None) -> Hot | None:
-    """Which narrow statement writes this change, given the columns of its order and its slot that differ."""
-    kind = HOT_KINDS.get(change.kind)
-    if (
-        kind is None
-        or _ESCAPED in data
-        or change.order is None
-        or change.guards.lease is None
-        or not order <= _COLUMNS[kind]
-    ):
+def hot_move(change: Change, was: Order, now: Order) -> tuple[Hot, Mapping[str, Json]] | None:
+    """Which narrow statement writes this change of an order that is there, and what its event tells; or null."""
+    kind, columns = _KINDS.get((change.kind, now.state)), change.columns
+    if kind is None or columns is None or not columns.keys() <= _ORDER[kind] or not _of_a_run(change):
         return None
-    if change.order.state_since != change.at or (slot is not None and not slot <= _SLOT):
+    if change.guards.lease is None or now.state_since != change.at or now.version != was.version + 1:
         return None
-    return kind if _FITS[kind](change, change.order) else None
+    if not _FITS[kind](change, was, now):
+        return None
+    data: dict[str, Json] = {"order": columns}
+    if change.slot is not None and change.slot_columns is not None:
+        data["slot"] = {**change.slot_columns, "name": change.slot.name}
+    if change.run is not None:
+        data["run"] = change.run
+    if change.note:
+        data["note"] = change.note
+    return kind, data
 
 
 def is_submit(change: Change, data: str) -> bool:
     """Whether the narrow statement for new orders writes this change."""
     order, spec, kept = change.order, change.spec, change.idempotency
-    if change.kind is not EventKind.ORDER_SUBMITTED or order is None or spec is None or _ESCAPED in data:
+    if change.kind is not EventKind.ORDER_SUBMITTED or order is None or spec is None or ESCAPED in data:
         return False
     if kept is not None:
         texts = (kept.key, kept.fingerprint, kept.answer)
@@ -92,31 +99,40 @@ def is_submit(change: Change, data: str) -> bool:
     return alone and order == new and spec.order_id == order.id
 
 
-def _is_claim(change: Change, order: Order) -> bool:
+def _of_a_run(change: Change) -> bool:
+    """Whether nothing is written beside the order, its slot and its run."""
+    places = change.pool or change.pool_was or change.host or change.host_was or change.project or change.project_was
+    return not (places or change.spec or change.idempotency or change.sealed_env is not None)
+
+
+def _is_claim(change: Change, was: Order, now: Order) -> bool:
     guards = change.guards
-    taken = guards.slot_free == order.slot is not None and guards.slot_version is not None and guards.project_limit
-    waited = order.rank is None and order.queue_due is None and order.deploy_since is None
-    return taken and waited and order.commanded_at == change.at and change.run is None and change.slot is None
+    taken = guards.slot_free == now.slot is not None and guards.slot_version is not None and guards.project_limit
+    waited = was.slot is None and was.state is OrderState.PENDING and now.rank is None and now.queue_due is None
+    alone = not (change.run or change.slot or change.slot_was)
+    return alone and taken and waited and now.commanded_at == change.at
 
 
-def _is_ready(change: Change, order: Order) -> bool:
-    alone = change.guards.slot_free is None and change.run is None and change.slot is None
-    return alone and order.ready_at == change.at and order.handle != ""
+def _is_ready(change: Change, was: Order, now: Order) -> bool:
+    alone = change.guards.slot_free is None and not (change.run or change.slot or change.slot_was)
+    return alone and was.state is OrderState.PREPARING and now.ready_at == change.at and now.handle != ""
 
 
-def _is_end(change: Change, order: Order) -> bool:
-    run, was, slot = change.run, change.slot_was, change.slot
-    if run is None or was is None or slot is None or change.guards.slot_free is not None:
+def _is_end(change: Change, was: Order, now: Order) -> bool:
+    run, slot_was, slot, used = change.run, change.slot_was, change.slot, change.slot_columns
+    if run is None or slot_was is None or slot is None or used is None or change.guards.slot_free is not None:
         return False
     if run.boot is not None or run.error_name is not None:
         return False
-    if "" in (run.handle, run.error):  # on its way a lone empty text looks like none
+    if not used.keys() <= _SLOT or slot.version != slot_was.version + 1:
         return False
-    same_run = (run.order_id, run.slot, run.ended_at) == (order.id, slot.name, change.at)
-    same_outcome = (run.reason, run.exit_code) == (order.reason, order.exit_code)
-    used = slot.uses == was.uses + 1 and slot.last_used_at == change.at
-    let_go = order.slot is None and order.stop_reason is None and (order.ended_at is None or order.dedupe_live is None)
-    return same_run and same_outcome and used and let_go
+    if run.handle == "" or run.error == "":  # on its way a lone empty text looks like none
+        return False
+    same_run = run.order_id == now.id and run.slot == slot.name == was.slot and run.ended_at == change.at
+    same_outcome = run.reason is now.reason and run.exit_code == now.exit_code
+    once_more = slot.uses == slot_was.uses + 1 and slot.last_used_at == change.at
+    let_go = now.slot is now.stop_reason is None and (now.ended_at is None or now.dedupe_live is None)
+    return same_run and same_outcome and once_more and let_go
 
 
 _FITS: Final = {Hot.CLAIM: _is_claim, Hot.READY: _is_ready, Hot.END: _is_end}

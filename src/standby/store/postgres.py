@@ -170,17 +170,19 @@ class PostgresStore(Sweeps):
         if not hot:
             return await self._save_others(batch)
         hint = hint_text(batch) if self.hints.on else None
-        seqs, *more = await self._call(SAVE_HOT, [*hot_parameters(hot), *parameters(others), hint])
-        saved = {one.change.id: Verdict(Answer.SAVED, seq) for one, seq in zip(hot, seqs, strict=True) if seq}
+        taken, seqs, *more = await self._call(SAVE_HOT, [*hot_parameters(hot), *parameters(others), hint])
+        found = zip(taken or (), seqs or (), strict=True)
+        saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for place, seq in found}
         if others:
             saved.update(zip((one.change.id for one in others), verdicts(*more), strict=True))
-        missed = [one for one in hot if one.change.id not in saved]
-        if missed:
+        if len(saved) < len(batch):
+            missed = [one for one in hot if one.change.id not in saved]
             try:
                 saved.update(zip((one.change.id for one in missed), await self._save_others(missed), strict=True))
             except (Violated, StoreDown) as error:
                 raise Unsure(f"a part of the batch is saved: {error}") from error
-        self._last_seq = max(self._last_seq, *(verdict.seq or 0 for verdict in saved.values()))
+        # not before: a look for what is saved begins after this one
+        self._last_seq = max((self._last_seq, *(seqs or ()), *(more[1] or ())))
         return [saved[one.change.id] for one in batch]
 
     async def _save_others(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:

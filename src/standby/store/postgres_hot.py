@@ -11,20 +11,19 @@ from standby.store.entry import Entry
 from standby.store.hot import NOTHING, SEPARATOR, Hot
 
 # n: a number, t: a text
-_GUARDS: Final = "tntnn"
+_GROUPS: Final = "tntnntt"
 _COLUMNS: Final = {
-    Hot.CLAIM: "nntnnntntnn",
-    Hot.READY: "nntnntn",
-    Hot.END: "nntnntntnntntnnttnnnntnn",
-    Hot.SUBMIT: "ntttnnnnntttttt",
+    Hot.END: "nnttntntntnntntnnttnnnntnnt",
+    Hot.CLAIM: "nnttnnntntnnt",
+    Hot.READY: "nnttnntnt",
+    Hot.SUBMIT: "nnttttnnnnnttttttt",
 }
-_EVENT: Final = "tnttttttt"
 _TYPES: Final = {"n": "cast(${} as text)::bigint[]", "t": "string_to_array(${}, E'\\x1f', E'\\x1e')"}
 _OTHERS: Final = 11
 
 
 def _save_hot() -> str:
-    kinds = _GUARDS + "".join(_COLUMNS.values()) + _EVENT
+    kinds = _GROUPS + "".join(_COLUMNS.values())
     columns = [_TYPES[kind].format(place) for place, kind in enumerate(kinds, 1)]
     others = [f"${len(kinds) + place}" for place in range(1, _OTHERS + 1)]
     return f"select * from save_hot({', '.join([*columns, *others])})"  # noqa: S608  no input is in it
@@ -36,19 +35,18 @@ Row = tuple[Any, ...]
 
 
 def hot_parameters(batch: Sequence[Entry]) -> list[str | None]:
-    """The columns of guards, claims, readies, ends and events, in the order of the parameters."""
-    guards: dict[Row, int] = {}
+    """The columns of what many changes have in common (guards, trigger, actor), and of ends, claims, readies and
+    submits, in the order of the parameters."""
+    groups: dict[Row, int] = {}
     moves: dict[Hot, list[Row]] = {kind: [] for kind in _COLUMNS}
-    events: list[Row] = []
     for n, one in enumerate(batch, 1):
         assert one.hot is not None
-        g = 0 if one.hot is Hot.SUBMIT else guards.setdefault(_guards(one), len(guards) + 1)
+        g = groups.setdefault(_group(one), len(groups) + 1)
         moves[one.hot].append(_ROWS[one.hot](n, g, one))
-        events.append(one.event)
-    columns = _texts(list(guards), _GUARDS)
+    columns = _texts(list(groups), _GROUPS)
     for kind, kinds in _COLUMNS.items():
         columns += _texts(moves[kind], kinds)
-    return columns + _texts(events, _EVENT)
+    return columns
 
 
 def _texts(rows: Sequence[Row], kinds: str) -> list[str | None]:
@@ -66,46 +64,25 @@ def _words(column: Iterable[str | None]) -> str:
     return SEPARATOR.join([NOTHING if value is None else value for value in column])
 
 
-def _guards(one: Entry) -> Row:
-    guards = one.change.guards
-    assert guards.lease is not None
-    return (*guards.lease, one.guarded_pool, guards.pool_version, guards.host_version)
-
-
-def _claim(n: int, g: int, one: Entry) -> Row:
-    was, now, guards = one.change.order_was, one.order, one.change.guards
-    assert was is not None and now is not None
-    return (
-        n,
-        g,
-        now.id,
-        was.version,
-        one.change.at,
-        now.attempt,
-        now.slot,
-        guards.slot_version,
-        now.incarnation,
-        now.command_until,
-        now.deadline,
-    )
-
-
-def _ready(n: int, g: int, one: Entry) -> Row:
-    was, now = one.change.order_was, one.order
-    assert was is not None and now is not None
-    return n, g, now.id, was.version, one.change.at, now.handle, now.deadline
+def _group(one: Entry) -> Row:
+    change, guards = one.change, one.change.guards
+    host, epoch = guards.lease or (None, None)
+    pool = None if guards.pool_version is None or one.order is None else one.order.pool
+    return host, epoch, pool, guards.pool_version, guards.host_version, change.trigger, change.actor
 
 
 def _end(n: int, g: int, one: Entry) -> Row:
-    was, now, run = one.change.order_was, one.order, one.change.run
-    slot_was, slot = one.change.slot_was, one.slot
+    change = one.change
+    was, now, run, slot_was, slot = change.order_was, one.order, change.run, change.slot_was, one.slot
     assert was is not None and now is not None and run is not None and slot_was is not None and slot is not None
     return (
         n,
         g,
+        change.id,
         now.id,
         was.version,
-        one.change.at,
+        was.state,
+        change.at,
         now.state,
         now.due_at,
         now.reason,
@@ -125,14 +102,43 @@ def _end(n: int, g: int, one: Entry) -> Row:
         run.error,
         run.peak_memory_kb,
         run.cpu_ms,
+        one.data,
     )
 
 
-def _submit(n: int, _: int, one: Entry) -> Row:
+def _claim(n: int, g: int, one: Entry) -> Row:
+    was, now = one.change.order_was, one.order
+    assert was is not None and now is not None
+    return (
+        n,
+        g,
+        one.change.id,
+        now.id,
+        was.version,
+        one.change.at,
+        now.attempt,
+        now.slot,
+        one.change.guards.slot_version,
+        now.incarnation,
+        now.command_until,
+        now.deadline,
+        one.data,
+    )
+
+
+def _ready(n: int, g: int, one: Entry) -> Row:
+    was, now = one.change.order_was, one.order
+    assert was is not None and now is not None
+    return n, g, one.change.id, now.id, was.version, one.change.at, now.handle, now.deadline, one.data
+
+
+def _submit(n: int, g: int, one: Entry) -> Row:
     order, kept, sealed = one.order, one.change.idempotency, one.change.sealed_env
     assert order is not None
     return (
         n,
+        g,
+        one.change.id,
         order.id,
         order.project,
         order.pool,
@@ -147,6 +153,7 @@ def _submit(n: int, _: int, one: Entry) -> Row:
         None if kept is None else kept.key,
         None if kept is None else kept.fingerprint,
         None if kept is None else kept.answer,
+        one.data,
     )
 
 

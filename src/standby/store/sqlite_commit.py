@@ -10,7 +10,7 @@ from msgspec.structs import asdict, astuple
 from standby.store.commit import Unsure, Violated, held_back
 from standby.store.contract import Answer, StoreDown, Verdict
 from standby.store.entry import Entry
-from standby.store.hot import Hot
+from standby.store.hot import MOVES, Hot
 
 INSERT_ORDER: Final = """
 insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
@@ -87,9 +87,6 @@ select version from slots where name = ?1 and state = 'idle' and not exists (sel
 POOL_VERSION: Final = "select version from pools where name = ?"
 HOST_VERSION: Final = "select version from hosts where name = ?"
 PROJECT_VERSION: Final = "select version from projects where name = ?"
-
-MOVES: Final = frozenset({Hot.CLAIM, Hot.READY, Hot.END})
-"""Hot changes of orders that are there already; new ones are written one by one."""
 
 Value = None | int | float | bytes | str
 
@@ -197,33 +194,47 @@ class Batch:
         # What guards look at is read once: a change that relies on a row written by the batch waits for the next one.
         self._epochs: dict[str, int | None] = {}
         self._versions: dict[tuple[str, str], Value] = {}
+        self._common: dict[object, Verdict | None] = {}
         self._opened: dict[str, int] = {}
         self._room: dict[str, int | None] = {}
 
     def write(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
         """Check and write every change, then all their events. Hot ones are checked by what was read at once, and
-        written by kind: that is as good, because no two changes of a batch touch the same row."""
-        hot = Moves(self._cursor, [one for one in batch if one.hot in MOVES])
-        verdicts = []
-        for one in batch:
-            refusal = self._hot_refusal(one, hot) if one.hot in MOVES else self._refusal(one)
-            verdicts.append(refusal or self._write(one, hot))
-        hot.write()
+        written by kind: that is as good, because no two changes of a batch touch the same row. Only a claim may take
+        the slot that an end lets go, so claims go last."""
+        verdicts: dict[str, Verdict] = {}
+        for part in (
+            [one for one in batch if one.hot is not Hot.CLAIM],
+            [one for one in batch if one.hot is Hot.CLAIM],
+        ):
+            hot = Moves(self._cursor, [one for one in part if one.hot in MOVES])
+            for one in part:
+                refusal = self._hot_refusal(one, hot) if one.hot in MOVES else self._refusal(one)
+                verdicts[one.change.id] = refusal or self._write(one, hot)
+            hot.write()
         self._cursor.executemany(INSERT_EVENT, self._events)
-        return verdicts
+        return [verdicts[one.change.id] for one in batch]
 
     def _hot_refusal(self, one: Entry, hot: "Moves") -> Verdict | None:
         guards = one.change.guards
+        common = (guards.lease, guards.pool_version, guards.host_version, one.order.pool if one.order else None)
+        if common not in self._common:
+            self._common[common] = self._common_refusal(one)
+        refusal = self._common[common]
+        if refusal is None and not hot.as_it_was(one):
+            return CONFLICT
+        return refusal or (FULL if guards.project_limit and not self._has_room(one) else None)
+
+    def _common_refusal(self, one: Entry) -> Verdict | None:
+        """What the guards that a batch has in common say: asked once for all of it."""
+        guards, pool, host = one.change.guards, one.guarded_pool, one.guarded_host
         if guards.lease is not None and self._epoch(guards.lease[0]) != guards.lease[1]:
             return DEPOSED
-        pool, host = one.guarded_pool, one.guarded_host
         if pool is not None and self._version(POOL_VERSION, pool) != guards.pool_version:
             return CONFLICT
         if host is not None and self._version(HOST_VERSION, host) != guards.host_version:
             return CONFLICT
-        if not hot.as_it_was(one):
-            return CONFLICT
-        return FULL if guards.project_limit and not self._has_room(one) else None
+        return None
 
     def _get(self, sql: str, *params: Value) -> Value:
         return cast(Value, self._cursor.execute(sql, params).get)

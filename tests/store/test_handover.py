@@ -1,0 +1,144 @@
+"""A slot changes hands in one commit, on both engines: the end that lets it go and the claim that takes it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from sim.fold import fold
+from standby.core import lifecycle as life
+from standby.core.model import Change, Order, OrderState, Reason, Slot, Trigger
+from standby.core.sighting import Exit
+from standby.store.commit import MOST_CHANGES
+from standby.store.contract import Answer, Store, Verdict
+from tests import make, rows
+
+pytestmark = pytest.mark.anyio
+
+
+class House:
+    """A led host with one pool, some idle slots and some waiting orders; counts the commits."""
+
+    def __init__(self, store: Store) -> None:
+        self.store, self.commits = store, 0
+        self._made = 0
+        self._commit: Any = store.commit  # type: ignore[attr-defined]
+        store.commit = self._counted  # type: ignore[attr-defined]
+
+    async def _counted(self, batch: Sequence[Any], **keys: Any) -> Any:
+        self.commits += 1
+        return await self._commit(batch, **keys)
+
+    async def open(self, slots: int, orders: int) -> tuple[list[Slot], list[Order]]:
+        self.host, self.pool = rows.host(), rows.pool()
+        await self.store.save([make.put_host(None, self.host), make.put_pool(None, self.pool)])
+        taken = await self.store.take_lease(self.host.name, "a", 600_000)
+        assert taken is not None
+        self.lease = (self.host.name, taken[0].epoch)
+        places = [rows.slot(number) for number in range(1, slots + 1)]
+        waiting = [make.order(project="default", pool="default") for _ in range(orders)]
+        await self.store.save([*map(make.add_slot, places), *map(make.submit, waiting)])
+        self.commits = 0
+        return places, waiting
+
+    def cause(self, trigger: Trigger) -> life.Cause:
+        self._made += 1
+        return rows.cause(trigger, id=f"change-{self._made}", lease=self.lease)
+
+    def claim(self, order: Order, slot: Slot) -> Change:
+        spec = rows.spec(order_id=order.id)
+        return life.claim(self.cause(Trigger.ADMIT), order, spec, slot, self.pool, self.host, 2_000)
+
+    def end(self, claim: Change, slot: Slot) -> Change:
+        assert claim.order is not None
+        spec, over = rows.spec(order_id=claim.order.id), Exit(code=0)
+        cause = self.cause(Trigger.LOOK)
+        return life.finish(cause, claim.order, spec, slot, over, handle="h", seats=True, chance=0.5)
+
+
+def _slot(change: Change) -> Slot:
+    assert change.slot is not None
+    return change.slot
+
+
+def _answers(verdicts: Sequence[Verdict]) -> list[Answer]:
+    return [verdict.answer for verdict in verdicts]
+
+
+async def test_slots_are_let_go_and_claimed_by_one_commit(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(3, 6)
+    first = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=False)]
+    assert _answers(await store.save(first)) == [Answer.SAVED] * 3
+    ends = [house.end(claim, slot) for claim, slot in zip(first, slots, strict=True)]
+    claims = [house.claim(order, _slot(end)) for order, end in zip(orders[3:], ends, strict=True)]
+
+    house.commits = 0
+    verdicts = await store.save([*ends, *claims])
+
+    assert (_answers(verdicts), house.commits) == ([Answer.SAVED] * 6, 1)
+    seqs = [verdict.seq or 0 for verdict in verdicts]
+    assert max(seqs[:3]) < min(seqs[3:])
+    folded = fold(await store.events(0, 1_000))
+    works = [await store.order(order.id) for order in orders]
+    assert folded.orders == {work.order.id: work.order for work in works if work is not None}
+    assert folded.slots == {slot.name: slot for slot in await store.slots()}
+    assert {slot.name: slot.uses for slot in await store.slots()} == {slot.name: 1 for slot in slots}
+
+
+async def test_a_slot_whose_end_is_refused_is_not_claimed(store: Store) -> None:
+    house = House(store)
+    (slot,), orders = await house.open(1, 2)
+    claimed = house.claim(orders[0], slot)
+    await store.save([claimed])
+    assert claimed.order is not None
+    await store.save([life.stop(rows.cause(), claimed.order, rows.spec(), Reason.CANCELLED)])
+
+    end = house.end(claimed, slot)
+    verdicts = await store.save([end, house.claim(orders[1], _slot(end))])
+
+    assert _answers(verdicts) == [Answer.CONFLICT] * 2
+    assert [order.state for order in (await store.holders()).values()] == [OrderState.STOPPING]
+
+
+async def test_who_comes_before_the_claim_of_a_slot_is_served_before_it(store: Store) -> None:
+    house = House(store)
+    (slot,), orders = await house.open(1, 3)
+    claimed = house.claim(orders[0], slot)
+    await store.save([claimed])
+    end = house.end(claimed, slot)
+    rivals = [house.claim(order, _slot(end)) for order in orders[1:]]
+
+    verdicts = await store.save([end, *rivals])
+
+    assert _answers(verdicts) == [Answer.SAVED, Answer.SAVED, Answer.CONFLICT]
+
+
+async def test_a_column_that_no_narrow_statement_knows_is_written_too(store: Store) -> None:
+    house = House(store)
+    (slot,), (order,) = await house.open(1, 1)
+    claim = house.claim(order, slot)
+    assert claim.order is not None and claim.columns is not None
+    odd = replace(claim, order=replace(claim.order, exit_code=7), columns={**claim.columns, "exit_code": 7})
+
+    assert _answers(await store.save([odd])) == [Answer.SAVED]
+
+    work = await store.order(order.id)
+    assert work is not None and (work.order.exit_code, work.order.slot) == (7, slot.name)
+    assert fold(await store.events(0, 1_000)).orders[order.id] == work.order
+
+
+async def test_a_handover_that_is_larger_than_a_batch_is_saved_whole(store: Store) -> None:
+    house = House(store)
+    size = MOST_CHANGES // 2 + 10
+    slots, orders = await house.open(size, 2 * size)
+    first = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=False)]
+    assert {verdict.answer for verdict in await store.save(first)} == {Answer.SAVED}
+    ends = [house.end(claim, slot) for claim, slot in zip(first, slots, strict=True)]
+    claims = [house.claim(order, _slot(end)) for order, end in zip(orders[size:], ends, strict=True)]
+
+    verdicts = await store.save([*ends, *claims])
+
+    assert {verdict.answer for verdict in verdicts} == {Answer.SAVED}
+    assert len({verdict.seq for verdict in verdicts}) == 2 * size
