@@ -22,7 +22,7 @@ Send = Callable[[Message], Awaitable[None]]
 STREAMS = (b"text/event-stream", b"application/x-ndjson")
 STREAM_S = 0.02
 SEAL = Seal(b"k" * 32)
-WORKER_SLOT, NONCE = "standby-pool-bots-001", "nonce-one"
+WORKER_SLOT, GENERATION, NONCE = "standby-pool-bots-001", Clock().at, "nonce-one"
 
 
 def description() -> dict[str, Any]:
@@ -91,6 +91,6 @@ async def _furnish(home: House) -> dict[str, str]:
     await home.store.put_reading("local", 1, '{"pressure":{}}')
     await home.post("/keys", {"name": "spare"})
     await home.new_slot("bots")
-    worker = Played(home.http, SEAL.slot_token(WORKER_SLOT, 1), NONCE)
+    worker = Played(home.http, SEAL.slot_token(WORKER_SLOT, GENERATION), NONCE)
     assert (await worker.boot()).status_code == 200
     return orders

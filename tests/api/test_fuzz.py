@@ -9,14 +9,14 @@ from schemathesis import Case, HookContext
 from schemathesis.specs.openapi.checks import negative_data_rejection
 
 from standby.core.model import OrderState
-from tests.api.fuzz import NONCE, SEAL, WORKER_SLOT, FrontDoor, description
+from tests.api.fuzz import GENERATION, NONCE, SEAL, WORKER_SLOT, FrontDoor, description
 from tests.api.house import TOKEN
 
 EXAMPLES = int(os.environ.get("STANDBY_TEST_FUZZ_EXAMPLES", "0"))
 KNOWN = {"order_id": [str(state) for state in OrderState], "name": ["default", "local", "spare"]}
 
-BOOT = SEAL.boot_token(WORKER_SLOT, 1, NONCE)
-TOKENS = {"key": TOKEN, "slot_token": SEAL.slot_token(WORKER_SLOT, 1), "boot_token": BOOT, "run_token": BOOT}
+BOOT = SEAL.boot_token(WORKER_SLOT, GENERATION, NONCE)
+TOKENS = {"key": TOKEN, "slot_token": SEAL.slot_token(WORKER_SLOT, GENERATION), "boot_token": BOOT, "run_token": BOOT}
 
 config = schemathesis.Config.from_dict(
     {

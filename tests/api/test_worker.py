@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from standby.core import lifecycle, slots
-from standby.core.model import Reason, Trigger
+from standby.core.model import Reason, Slot, Trigger
 from standby.core.sighting import Exit
+from standby.store.contract import Work
 from standby.store.sqlite import SqliteStore
 from tests.api.house import House, house, until
 from tests.workers import Played
@@ -28,25 +29,30 @@ class Home:
         self.seal = house.world.seal
 
     async def furnish(self) -> None:
-        await self.house.new_slot()
+        self.slot_token = self.seal.slot_token(SLOT, (await self.house.new_slot()).generation)
 
-    def worker(self, nonce: str = "nonce-one", *, generation: int = 1) -> Played:
-        return Played(self.house.http, self.seal.slot_token(SLOT, generation), nonce)
+    def worker(self, nonce: str = "nonce-one") -> Played:
+        return Played(self.house.http, self.slot_token, nonce)
 
     async def booted(self, nonce: str = "nonce-one") -> Played:
         worker = self.worker(nonce)
         assert (await worker.boot()).status_code == 200
         return worker
 
+    async def seat(self) -> tuple[Slot, Work | None]:
+        found = await self.house.store.seat(SLOT)
+        assert found is not None
+        return found
+
     async def claim(self, **body: Any) -> tuple[str, str]:
         """An order that is claimed for the worker: its id and its run's."""
         order_id = (await self.house.submit(**body))["id"]
-        work, seat = await self.house._work(order_id), await self.house.store.seat(SLOT)
+        work, (slot, _) = await self.house._work(order_id), await self.seat()
         pool, host = await self.house.store.pool("default"), await self.house.store.host("local")
-        assert pool is not None and host is not None and seat is not None
+        assert pool is not None and host is not None
         lease = await self.house.lead()
         cause = self.house.world.cause(Trigger.ADMIT, "test", (lease.host, lease.epoch))
-        change = lifecycle.claim(cause, work.order, work.spec, seat[0], pool, host, 2_000)
+        change = lifecycle.claim(cause, work.order, work.spec, slot, pool, host, 2_000)
         await self.house._save(change)
         return order_id, f"{order_id}-1"
 
@@ -93,7 +99,7 @@ async def test_a_token_that_is_not_right_is_refused_by_every_route(home: Home, t
 async def test_a_token_is_good_for_its_own_thing_only(home: Home) -> None:
     worker = await home.booted()
     _, run = await home.claim()
-    slot_token, run_token = home.seal.slot_token(SLOT, 1), home.seal.run_token(run)
+    slot_token, run_token = home.slot_token, home.seal.run_token(run)
     for method, route, token in (
         ("POST", "boot", worker.boot_token),
         ("POST", "boot", run_token),
@@ -114,25 +120,25 @@ def _shown(token: str) -> dict[str, str]:
 async def test_the_tokens_of_an_earlier_generation_are_good_for_nothing(home: Home) -> None:
     worker = await home.booted()
     order_id, run = await home.claim()
-    work = await home.house._work(order_id)
-    seat = await home.house.store.seat(SLOT)
-    assert seat is not None
-    cause = home.house.world.cause(Trigger.LOOK, "test")
-    lost = lifecycle.finish(
-        cause, work.order, work.spec, seat[0], Exit(lost=True), handle=None, seats=False, chance=0.5
-    )
+    work, cause = await home.house._work(order_id), home.house.world.cause(Trigger.LOOK, "test")
+    used, _ = await home.seat()
+    lost = lifecycle.finish(cause, work.order, work.spec, used, Exit(lost=True), handle=None, seats=False, chance=0.5)
     await home.house._save(lost)
+    cleaned, _ = await home.seat()
+    await home.house._save(slots.recreate(home.house.world.cause(Trigger.SIZE, "test"), cleaned))
     assert code(await worker.boot()) == (401, "token_unknown")
     assert code(await worker.fetch()) == (401, "token_unknown")
     assert code(await worker.tell(run)) == (401, "token_unknown")
-    assert (await home.worker(generation=2).boot()).status_code == 200
+    made, _ = await home.seat()
+    home.slot_token = home.seal.slot_token(SLOT, made.generation)
+    assert (await home.worker("nonce-two").boot()).status_code == 200
 
 
 async def test_no_token_is_told_to_anybody_else(home: Home) -> None:
     worker = await home.booted()
     order_id, run = await home.claim(env={"A": "b"})
     await worker.beat(run)
-    secrets = [each.rpartition(".")[2] for each in (home.seal.slot_token(SLOT, 1), worker.boot_token)]
+    secrets = [each.rpartition(".")[2] for each in (home.slot_token, worker.boot_token)]
     for path in (f"/work-orders/{order_id}", f"/work-orders/{order_id}/events", "/slots", "/events?after=0"):
         text = (await home.house.get(path)).text
         assert not any(secret in text for secret in secrets)
@@ -156,14 +162,15 @@ async def test_a_worker_that_fences_itself_is_heard_four_times_before_it_would_e
         assert (said["heartbeat_s"], said["silence_s"]) == (2, 8)
 
 
-async def test_nobody_boots_where_there_are_no_workers_or_the_slot_is_given_up(tmp_path: Path) -> None:
+async def test_nobody_boots_where_there_are_no_workers_and_who_boots_in_a_slot_that_is_given_up_leaves(
+    tmp_path: Path,
+) -> None:
     async with opened(tmp_path, worker=False) as home:
         assert code(await home.worker().boot()) == (409, "no_workers")
     async with opened(tmp_path) as home:
-        seat = await home.house.store.seat(SLOT)
-        assert seat is not None
-        await home.house._save(slots.remove(home.house.world.cause(Trigger.SIZE, "test"), seat[0]))
-        assert code(await home.worker().boot()) == (409, "refused")
+        slot, _ = await home.seat()
+        await home.house._save(slots.remove(home.house.world.cause(Trigger.SIZE, "test"), slot))
+        assert code(await (await home.booted()).fetch()) == (409, "leave")
 
 
 # asking for work
@@ -299,7 +306,7 @@ async def test_the_first_result_counts_and_may_be_told_again(home: Home) -> None
 )
 async def test_what_cannot_be_meant_is_refused(home: Home, route: str, body: Any, status: int) -> None:
     worker = await home.booted()
-    token = home.seal.slot_token(SLOT, 1) if route == "boot" else worker.boot_token
+    token = home.slot_token if route == "boot" else worker.boot_token
     assert (await worker.ask("POST", route, token, body)).status_code == status
 
 
@@ -323,7 +330,7 @@ async def test_workers_need_no_key_and_no_loopback_address_where_there_are_no_ke
     async with house(tmp_path, pools={"default": POOL}, auth=False, bind="127.0.0.1") as found:
         home = Home(found)
         await home.furnish()
-        headers = {**_shown(home.seal.slot_token(SLOT, 1)), "Host": "standby"}
+        headers = {**_shown(home.slot_token), "Host": "standby"}
         body = {"nonce": "nonce-one"}
         answer = await found.http.post("/api/v1/worker/boot", json=body, headers=headers)
         assert answer.status_code == 200
