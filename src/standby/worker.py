@@ -69,7 +69,7 @@ class Worker:
         while True:
             wait_s = min(WAIT_S, self._silence_s / 4)  # the time to its end counts from when it asked
             said = self._insist("GET", f"assignment?wait_s={wait_s}", timeout_s=wait_s + TIMEOUT_S)
-            if said:
+            if said and _now() - self._answered_at < self._silence_s:
                 self._work_on(Job(said), work)
 
     def _work_on(self, job: Job, work: Callable[[Job], Any]) -> None:

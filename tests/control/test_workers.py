@@ -10,6 +10,7 @@ import pytest
 from standby.control.host import HostStep
 from standby.core import places, work
 from standby.core.model import OrderState, Reason, Slot, SlotState, Trigger, run_id
+from standby.core.work import Report
 from tests.control.stage import Stage
 from tests.workers import Played, front_door
 
@@ -234,6 +235,18 @@ async def test_a_worker_dead_between_fetch_and_start_is_lost_when_its_place_is_g
     await home.steps(4)
     order = await home.stage.order(order_id)
     assert (order.state, order.reason) == (S.WAITING_RETRY, Reason.LOST)
+
+
+async def test_a_result_counts_although_its_place_is_gone_before_anybody_heard_of_it(home: House) -> None:
+    worker, order_id, run = await home.running()
+    slot = await home.slot()
+    # nobody is told of it, and the next look comes before the next poll
+    await home.stage.store.put_report(
+        Report(run_id=run, boot=worker.nonce, heartbeat_at=home.stage.clock.now(), ended_at=1, exit_code=0), news=False
+    )
+    home.stage.platform.remove(slot.incarnation or "", home.stage.clock.now())
+    await home.steps(3, each_ms=50)
+    assert (await home.stage.order(order_id)).state is S.COMPLETED
 
 
 async def test_while_the_platform_cannot_be_asked_its_workers_go_on_and_their_results_count(home: House) -> None:

@@ -18,6 +18,9 @@ BOOT_POLL_S: Final = 1.0
 """How often a place whose worker has not reported yet is asked whether it is still there."""
 
 
+_OVER: Final = (Seen.STOPPED, Seen.ABSENT)
+
+
 class Workers:
     """What one leader knows of the workers of its host; all of it can be read again."""
 
@@ -57,7 +60,7 @@ class Workers:
 
     async def weigh(self, mirror: Mirror, seen: dict[str, Sighting], *, poll: bool) -> dict[str, Sighting]:
         """The sightings with what workers said of their runs; only reports that can matter are read."""
-        ended = [run for run, each in seen.items() if each.seen is Seen.STOPPED and self._spoke(mirror, run)]
+        ended = [run for run, each in seen.items() if each.seen in _OVER and self._spoke(mirror, run)]
         told, self._told = self._told, set()
         opened = [run for _, run in mirror.open_runs()] if _any(mirror) else []
         residents = [run for run in opened if self._template(mirror, run).worker]
