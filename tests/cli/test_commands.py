@@ -150,6 +150,17 @@ def test_orders_are_listed_shown_read_and_cancelled(at_home: Standby) -> None:
     assert at_home("orders", "cancel", order_id).code == 0
 
 
+def test_what_a_run_says_of_itself_is_shown(at_home: Standby) -> None:
+    say = 'curl -s -H "Authorization: Bearer $STANDBY_RUN_TOKEN" -H "Content-Type: application/json"'
+    error = '{"error":{"name":"OutOfDate","text":"it is too old"},"progress":0.5,"text":"half of it","result":[1]}'
+    script = f"{say} -d '{error}' $STANDBY_URL/api/v1/worker/result; exit 3"
+    ended = at_home("submit", "--wait", "--", "sh", "-c", script)
+    assert (ended.code, "not retried: nobody says so for OutOfDate" in ended.err) == (3, True)
+    shown = at_home("orders", "show", ended.out.split()[0]).out
+    for text in ("50%: half of it", "OutOfDate: it is too old", "[1]", "run 1: ended", "(OutOfDate, exit code 3)"):
+        assert text in shown
+
+
 def test_pools_are_paused_and_resumed_and_places_listed(at_home: Standby) -> None:
     paused = at_home("pools", "pause", "default", "--reason", "test", "--json")
     assert json.loads(paused.out)["mode"] == "paused"

@@ -116,6 +116,15 @@ def test_the_client_runs_what_each_order_says_and_leaves_when_its_slot_is_made_a
         assert home.server.ended(second)["exit_code"] == 4
 
 
+def test_work_is_handed_over_with_either_database(short_path: Path, engine: str | None) -> None:
+    with at_home(short_path, **({} if engine is None else {"database": engine})) as home:
+        ids = [home.server.submit("sh", "-c", f"exit {code}", pool="bots") for code in (3, 0)]
+        for _ in ids:
+            with home.worker(sys.executable, "-m", "standby.worker", env=home.env()) as worker:
+                assert worker.wait(timeout=60) == 0
+        assert [home.server.ended(order_id)["exit_code"] for order_id in ids] == [3, 0]
+
+
 def test_one_file_is_enough_and_progress_results_and_errors_are_seen(home: Home) -> None:
     shutil.copy(standby.worker.__file__, home.directory / "worker.py")
     (home.directory / "bot.py").write_text(PROGRAM)
