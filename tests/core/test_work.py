@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from standby.core import judge, work
+from standby.core import judge, lifecycle, slots, work
+from standby.core.errors import IllegalMove
 from standby.core.model import EventKind, OrderState, Pool, PoolSettings, Reason, SlotState, Template, Warmth
 from standby.core.sighting import Exit, Seen, Sighting
 from standby.core.work import Offer, Report, Word
 from tests.core.columns import changed
-from tests.rows import NOW, cause, order, pool, slot, spec
+from tests.rows import NOW, cause, host, order, pool, slot, spec
 
 S = OrderState
 RESIDENT = Template(worker=True, warmth=Warmth.RUNNING)
@@ -293,3 +294,38 @@ def test_a_silent_run_that_a_look_sees_alive_is_stopped_and_lost_when_it_is_gone
 def test_what_a_look_says_of_an_end_is_not_for_silence_to_settle(word: Seen) -> None:
     run = judge.Open(order(S.RUNNING, boot="b-1"), spec(), slot())
     assert judge.unheard(cause(), run, look(word), NOW - 1, RULES) is None
+
+
+# what changes keep of it
+
+
+def test_a_run_that_somebody_has_is_given_to_nobody_else() -> None:
+    with pytest.raises(IllegalMove, match="cannot bind order order-1: it is bound to boot b-1"):
+        lifecycle.bind(cause(), order(S.PREPARING, boot="b-1"), "b-2")
+
+
+def test_a_worker_does_not_live_on_in_a_slot_that_is_made_anew() -> None:
+    lived_in = slot(boot="b-1")
+    for seats, boot in ((False, None), (True, "b-1")):
+        end = lifecycle.finish(
+            cause(), order(S.RUNNING), spec(), lived_in, Exit(code=0), handle=None, seats=seats, chance=0.5
+        )
+        assert end.slot is not None and end.slot.boot == boot
+    broken = slots.failed(cause(), slot(state=SlotState.CREATING, boot="b-1"), "no room").slot
+    assert broken is not None and broken.boot is None
+
+
+def test_the_record_of_a_run_says_who_had_it_and_what_it_was_told_of_its_end() -> None:
+    said = Exit(error_name="Busy", error="try later", retryable=True)
+    end = lifecycle.finish(
+        cause(), order(S.RUNNING, boot="b-1"), spec(), slot(), said, handle=None, seats=True, chance=0.5
+    )
+    assert end.run is not None and end.order is not None
+    assert (end.run.boot, end.run.error_name, end.run.error) == ("b-1", "Busy", "try later")
+    assert (end.run.reason, end.order.state, end.order.boot) == (Reason.ERROR, S.WAITING_RETRY, None)
+
+
+def test_a_claim_gives_the_run_to_the_worker_that_lives_in_the_slot() -> None:
+    for boot in ("b-1", None):
+        claim = lifecycle.claim(cause(), order(), spec(), slot(boot=boot), of(RESIDENT), host(), 2_000)
+        assert claim.order is not None and claim.order.boot == boot
