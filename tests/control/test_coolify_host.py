@@ -70,6 +70,11 @@ class Cloud(Stage):
         slot = (await self.order(order_id)).slot
         return slot is not None and self.fake.app(slot).container is not None
 
+    async def deployed(self, times: int) -> bool:
+        self.fake.settle()
+        (app,) = self.fake.apps.values()
+        return len(self.fake.deployments) == times and app.container is not None
+
     async def say(self, order: Order, **said: Any) -> None:
         """What the order's worker reports."""
         report = Report(run_id=run_id(order), boot="b", heartbeat_at=self.clock.ms, **said)
@@ -195,7 +200,7 @@ async def test_a_run_whose_worker_still_speaks_is_not_lost_because_a_dead_agent_
 async def test_a_resident_worker_that_does_not_stop_is_ended_and_its_application_stays(
     cloud: Callable[..., Cloud],
 ) -> None:
-    stage = cloud(warmth="running", slots_max=1)
+    stage = cloud(warmth="running", slots_max=1, slots_warm=1)
     leader = await stage.leader()
     order_id = await stage.submit()
 
@@ -210,5 +215,12 @@ async def test_a_resident_worker_that_does_not_stop_is_ended_and_its_application
     assert len(stage.fake.deployments) == 1, "nothing was sent for it"
     await stage.cancel(order_id)
     await stage.until(leader, lambda: stage.state_is(order_id, S.CANCELLED), "it was ended")
+    await stage.until(leader, lambda: stage.deployed(2), "it is deployed again")
+    await stage.boot()
+
+    async def warm() -> bool:
+        return (await stage.slot()).state is SlotState.IDLE
+
+    await stage.until(leader, warm, "its next worker was heard")
     assert stage.fake.sent("DELETE", "/applications/.*") == []
     assert len(stage.fake.apps) == 1

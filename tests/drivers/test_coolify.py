@@ -12,7 +12,7 @@ from standby.config import Config
 from standby.core.errors import StandbyError, Unreachable
 from standby.core.model import SlotState, Warmth
 from standby.drivers.contract import Caption, CommandRefused, Driver, Logs, Places, Resets, Seen
-from standby.drivers.coolify import CoolifyDriver
+from standby.drivers.coolify import Client, CoolifyDriver, CoolifyHost
 from standby.drivers.coolify.answers import Application, Deployment
 from standby.drivers.coolify.fleet import Life, verdict
 from standby.drivers.coolify.marks import Mark
@@ -496,3 +496,16 @@ async def test_many_applications_that_are_removed_at_once_do_not_make_the_host_u
                 await driver.remove(slot)
         assert await at.look(driver) is not None
     assert at.fake.apps == {}
+
+
+async def test_a_place_is_made_however_long_its_requests_take(at: Yard, driver: CoolifyDriver) -> None:
+    def later() -> int:
+        at.at += 40  # each look at the clock is a little later, as with a real one
+        return at.at
+
+    at.fake.now = later
+    slow = CoolifyDriver(
+        Client(at.url, TOKEN, later), CoolifyHost(project=PROJECT, server=SERVER), installation="ours", now=later
+    )
+    at.opened.append(slow)
+    assert (await at.made(slow, new_slot(), making(Warmth.RUNNING))).incarnation is not None

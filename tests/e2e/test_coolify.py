@@ -111,10 +111,6 @@ def test_a_resident_worker_on_coolify_gets_its_order_at_once_and_its_line_is_kep
         gate.touch()
         assert home.ended(order)["state"] == "completed"
         assert len(fake.deployments) == 1, "nothing was deployed for the order"
-        until(lambda: _idle(home), "the slot is warm again", 90)
-        assert len(fake.deployments) == 2
-        assert len(fake.sent("POST", "/applications/dockerimage")) == 1
-        until(lambda: str(app.fields.get("description")).startswith("[IDLE] Available - Last used: 20"), "and idle")
     finally:
         home.close()
 

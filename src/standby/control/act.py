@@ -43,6 +43,8 @@ class Hands:
         self._stops_sent: dict[tuple[str, bool], float] = {}
         self._sightings: list[Sighting] = []
         self._made: list[Made] = []
+        self._unanswered: dict[str, str] = {}
+        """Calls without an answer, and what was said about them last."""
 
     def reports(self) -> tuple[list[Sighting], list[Made]]:
         """What came back since the last time."""
@@ -125,8 +127,11 @@ class Hands:
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
         try:
             await call
+            self._unanswered.pop(slot, None)
         except (Unreachable, TimeoutError) as error:
-            log.info("driver call without an answer", slot=slot, error=str(error))
+            if self._unanswered.get(slot) != str(error):  # once: it is asked again in each step
+                log.info("driver call without an answer", slot=slot, error=str(error))
+            self._unanswered[slot] = str(error)
         except CommandRefused as refusal:
             log.info("driver refused a command", slot=slot, refusal=str(refusal))
         except Exception:

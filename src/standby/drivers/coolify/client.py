@@ -41,7 +41,7 @@ class Budget:
         """One request; raises Unreachable when it would be too many, or Coolify asked for a pause."""
         now = self._now()
         if now < self._paused_until:
-            raise Unreachable(f"Coolify asked for a pause of another {self._paused_until - now} ms")
+            raise Unreachable("Coolify asked for a pause")
         self._refill()
         if self._left < 1 + reserved:
             raise Unreachable("Coolify's limit of requests a minute is used up")

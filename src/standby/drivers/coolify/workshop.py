@@ -99,12 +99,12 @@ class Workshop:
         else:
             await self._client.delete(row.uuid)
 
-    async def deploy(self, mark: Mark, by: int) -> Deployment | None:
+    async def deploy(self, mark: Mark, by: int | None = None) -> Deployment | None:
         """The deployment of this life: the one that is there, else one that is asked for now and read back, because the
         id that Coolify answers may be of none. Null when it queued none."""
         found = mark.mine(await self._client.deployments_of(mark.app, NEWEST))
         if found is None:
-            if self._now() > by:
+            if by is not None and self._now() > by:
                 raise CommandRefused(f"the start came {self._now() - by} ms too late")
             found = await self._confirmed(mark, await self._client.deploy(mark.app))
         if found is not None:
@@ -231,7 +231,7 @@ class Workshop:
         life = self._fleet.life(mark)
         if life.deployment is None:
             try:
-                await self.deploy(mark, self._now())
+                await self.deploy(mark)
             except QueueFull:
                 pass
             return False
