@@ -1,13 +1,16 @@
 """Keys, the configuration as it is shown, and the server's own diagnosis."""
 
 import asyncio
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from standby.api.auth import hashed
+from standby.api.doctor import far_workers
 from standby.api.views import time
+from standby.config import Config
 from standby.core import slots
 from standby.core.model import Trigger
 from standby.store.contract import Key
@@ -158,3 +161,16 @@ async def test_the_doctor_finds_a_pool_without_slots_while_orders_wait(home: Hou
     found = (await checks(home))["pool default"]
     assert (found["ok"], found["do"]) == (False, "standby pools set default slots_max=N")
     assert found["says"] == "1 order waits, and slots_max is 0: nothing starts"
+
+
+@pytest.mark.parametrize(("url", "found"), [("http://127.0.0.1:8377", 1), ("http://10.0.0.5:8377", 0)])
+async def test_the_doctor_finds_far_workers_that_are_told_an_address_of_this_machine(
+    home: House, url: str, found: int
+) -> None:
+    cloud = {"driver": "coolify", "url": "https://coolify.example", "token": "t", "project": "p", "server": "s"}
+    config = Config.of(hosts={"cloud": cloud}, pools={"bots": {"image": "bot:1", "worker": True}})
+    checks = far_workers(dataclasses.replace(home.world, config=config, reach={"STANDBY_URL": url}))
+    assert [(check.ok, check.do) for check in checks] == [
+        (None, "set worker_url to an address that they can reach")
+    ] * found
+    assert far_workers(dataclasses.replace(home.world, reach={"STANDBY_URL": url})) == []

@@ -4,12 +4,15 @@ import shutil
 import time as wall
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlsplit
 
 from fastapi import APIRouter, Response
 from msgspec import Struct
 
 from standby.api.needs import WorldNeed
 from standby.api.views import answer, shown_time, time
+from standby.config.values import is_loopback
+from standby.core import work
 from standby.core.model import Host, Lease, Mode, OrderState, Pool, Slot, SlotState
 from standby.world import World
 
@@ -47,7 +50,7 @@ async def examine(world: WorldNeed) -> Response:
         checks += [_lease(host, leases.get(host.name), world.clock.now()), _reach(host), _slots(host, slots)]
     for pool in await store.pools():
         checks.append(_pool(pool, hosts.get(pool.host), counts.get((pool.name, OrderState.PENDING), 0)))
-    return answer(DoctorView(checks=[*checks, _disk(world), await _history(world)]))
+    return answer(DoctorView(checks=[*checks, *far_workers(world), _disk(world), await _history(world)]))
 
 
 async def _store(world: World) -> list[CheckView]:
@@ -116,6 +119,16 @@ def _pool(pool: Pool, host: Host | None, waiting: int) -> CheckView:
         do = f"standby pools set {pool.name} slots_max=N"
         return CheckView(name, False, f"{wait}, and slots_max is 0: nothing starts", do)
     return CheckView(name, True, wait)
+
+
+def far_workers(world: World) -> list[CheckView]:
+    """Whether workers on other machines are told an address that only this one can reach."""
+    far = [name for name, host in world.config.hosts.items() if host.driver == "coolify"]
+    url = world.reach.get(work.URL, "")
+    if not far or not is_loopback(urlsplit(url).hostname or ""):
+        return []
+    says = f"workers on {', '.join(far)} are told to reach {url}, which is an address of this machine alone"
+    return [CheckView("workers", None, says, "set worker_url to an address that they can reach")]
 
 
 def _shut(place: Pool | Host) -> str:
