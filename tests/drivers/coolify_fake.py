@@ -123,6 +123,8 @@ class FakeCoolify:
         """So many of the next deployments are answered with an id of nothing, without an id, or fail."""
         self.lost_replies: list[str] = []
         """Requests (`POST /deploy`) that are done while their answer is lost."""
+        self.knows_tags = True
+        """An older one shows all applications of the team, whatever the tag."""
         self.numbered = True
         """Live deployments come as an object keyed by number."""
         self._calls = read_table()
@@ -307,6 +309,7 @@ class FakeCoolify:
                 return 200, {"message": "Application deletion request queued."}
 
     def _list(self, tag: str | None) -> Answer:
+        tag = tag if self.knows_tags else None
         rows = [self._row(app) for app in self.apps.values() if tag is None or tag in app.fields.get("tags", [])]
         match self.list_lies:
             case int(status):

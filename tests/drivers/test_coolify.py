@@ -344,6 +344,16 @@ async def test_a_slot_is_clean_only_when_its_container_was_seen_gone(at: Yard, d
     assert at.fake.app(slot.name).container is not None
 
 
+async def test_cleaning_cancels_a_deployment_that_has_not_ended(at: Yard, driver: CoolifyDriver) -> None:
+    at.fake.images.clear()
+    slot = await at.place(driver)
+    await at.start(driver, slot)
+    await at.clean(driver, slot)
+    assert [each.status for each in at.fake.deployments] == ["cancelled-by-user"]
+    await at.pass_time(driver, 10 * MINUTE)
+    assert at.fake.app(slot.name).container is None
+
+
 async def test_a_container_that_was_never_seen_gets_the_lag_to_show_itself_before_its_slot_is_clean(
     at: Yard, driver: CoolifyDriver
 ) -> None:

@@ -284,6 +284,14 @@ async def test_a_token_of_another_team_sees_nothing_and_concludes_nothing(at: Ya
     assert (await at.seen(driver, slot)).seen is Seen.STARTING
 
 
+async def test_a_list_that_takes_no_notice_of_the_tag_is_read_by_name(at: Yard, driver: CoolifyDriver) -> None:
+    at.fake.knows_tags = False
+    other = await at.server("theirs")
+    await at.made(other, new_slot(installation="theirs"))
+    slot = await at.place(driver)
+    assert [place.slot for place in await at.look(driver) or ()] == [slot.name]
+
+
 async def test_a_create_whose_answer_was_lost_makes_no_second_application(at: Yard, driver: CoolifyDriver) -> None:
     at.fake.lost_replies = ["POST /applications/dockerimage"]
     with pytest.raises(Unreachable):
