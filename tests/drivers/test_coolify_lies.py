@@ -1,5 +1,6 @@
 """What Coolify says that is not so, what it leaves out, and how it refuses: one test for each."""
 
+import contextlib
 import json
 from collections.abc import AsyncIterator
 
@@ -310,6 +311,20 @@ async def test_of_two_applications_with_one_name_it_is_always_the_same_that_serv
     places = await at.look(driver) or []
     assert [place.incarnation for place in places] == [slot.incarnation, "app2:"]
     assert await (await at.server()).create(new_slot(), making()) == slot.incarnation
+
+
+async def test_a_slot_that_is_given_up_goes_with_everything_that_was_made_under_its_name(
+    at: Yard, driver: CoolifyDriver
+) -> None:
+    slot = await at.place(driver)
+    (body,) = at.fake.sent("POST", "/applications/dockerimage")
+    await at.person().create(body)
+    leaving = replace(slot, state=SlotState.REMOVING, state_since=at.at)
+    for _ in range(6):
+        with contextlib.suppress(Unreachable):
+            await driver.remove(leaving)
+        await at.look(driver)
+    assert at.fake.apps == {}
 
 
 async def test_a_delete_that_happens_later_is_not_taken_for_done(at: Yard, driver: CoolifyDriver) -> None:

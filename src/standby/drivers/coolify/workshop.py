@@ -76,10 +76,10 @@ class Workshop:
         return mark.incarnation
 
     async def remove(self, slot: Slot) -> None:
-        """Take the application away; raises Unreachable until it is seen gone."""
-        used = self._know(slot)
+        """Take the application away, and any other of its name; raises Unreachable until they are seen gone."""
+        self._know(slot)
         if not await self._waiting(slot, self._begin(slot)):
-            row = self._fleet.named(slot.name) if used is None else self._fleet.rows.get(used.app)
+            row = self._find(slot)
             if row is None:
                 self._forget(slot)
                 return
@@ -156,12 +156,11 @@ class Workshop:
             raise CommandRefused(f"application {slot.name} ended before its worker reported")
         return mark
 
-    def _know(self, slot: Slot) -> Mark | None:
+    def _know(self, slot: Slot) -> None:
         """A list that lacks the application of this slot is not believed."""
         used = Mark.parse(slot.incarnation)
         if used is not None:
             self._fleet.know([used.app])
-        return used
 
     def _find(self, slot: Slot) -> Application | None:
         used = Mark.parse(slot.incarnation)
