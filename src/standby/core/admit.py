@@ -52,8 +52,12 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         held = {order.slot for order in self.opened}
         busy = Counter(order.pool for order in self.opened)
         free: dict[str, list[Slot]] = {name: [] for name in self.pools}
+        plain = {name for name, of in self.made_of.items() if not of and self.pools[name].settings.max_uses is None}
         for slot in self.slots:
-            if slot.state is SlotState.IDLE and slot.name not in held and slot.pool in free and self.serves(slot):
+            if slot.state is not SlotState.IDLE or slot.name in held or slot.pool not in free:
+                continue
+            # a plain seat needs no closer look: this is on the hot path
+            if (slot.pool in plain and not slot.template) or self.serves(slot):
                 free[slot.pool].append(slot)
         for name, slots in free.items():
             settings = self.pools[name].settings
@@ -75,9 +79,10 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         return Counter(
             slot.pool
             for slot in self.slots
-            if slot.pool in self.pools
+            if (slot.state is SlotState.CREATING or slot.state is SlotState.CLEANING)
+            and slot.pool in self.pools
             and slot.template == self.made_of[slot.pool]
-            and (slot.state is SlotState.CREATING or (slot.state is SlotState.CLEANING and self.is_seat(slot.pool)))
+            and (slot.state is SlotState.CREATING or self.is_seat(slot.pool))
         )
 
     @cached_property
