@@ -122,6 +122,6 @@ class Yard:
                 self.pulls_fail -= 1
                 raise CommandRefused(f"the script says that {image} cannot be pulled")
         finally:
-            del self.pulling[image]
+            self.pulling.pop(image, None)  # another leader may pull it too
         if self.images is not None:
             self.images.add(image)
