@@ -264,3 +264,26 @@ async def test_a_slow_call_that_makes_a_place_is_not_given_up_after_a_minute() -
     order = await stage.submit({}, queue_timeout_ms=None)
     await stage.steps(leader, 100, each_ms=5_000)
     assert (await stage.order(order)).state is S.COMPLETED and asked[1:2] != asked[:1] and len(asked) == 2
+
+
+async def test_a_slot_that_is_given_up_while_it_is_made_does_not_wait_for_that_for_ever() -> None:
+    stage = warm(slots_max=1, slots_warm=1, image="app:1")
+    leader = await stage.leader()
+    create, hangs = stage.driver.create, [True]
+
+    async def hang(slot: Slot, making: Making) -> str | None:
+        while hangs:
+            await stage.driver._pause()
+        return await create(slot, making)
+
+    stage.driver.create = hang  # type: ignore[method-assign]
+    await stage.steps(leader, 3, each_ms=1_000)
+    pool = await stage.store.pool("default")
+    assert pool is not None and await words(stage) == ["creating"]
+    await settings(stage, template=replace(pool.settings.template, image="app:2"))
+    await stage.steps(leader, 20, each_ms=1_000)
+    assert await words(stage) == ["removing"]
+    await stage.steps(leader, 45, each_ms=1_000)
+    hangs.clear()
+    await stage.steps(leader, 4, each_ms=1_000)
+    assert await words(stage) == ["idle"]

@@ -84,6 +84,10 @@ class Hands:
             self._launch(slot.name, self._make(slot, making), limit_ms / 1000 + CALL_TIMEOUT_S)
 
     def remove(self, slot: Slot) -> None:
+        """Take the place away; a call that still makes it is waited for no longer than any other."""
+        call = self._calls.get(slot.name)
+        if call is not None and call[1] <= self._clock.monotonic() - CALL_TIMEOUT_S:
+            call[0].cancel()
         self._launch(slot.name, self._remove(slot))
 
     def beside(self, key: str, call: Coroutine[None, None, None]) -> bool:
