@@ -35,7 +35,8 @@ DIRECTORY: Final = "STANDBY_TEST_ENGINE_DIR"
 START_S: Final = 60
 BOX: Final = "standby-test/box:1"
 """Busybox and nothing else."""
-APPLETS: Final = "sh cat dd echo env false grep head id kill ls mkdir mv nc ps rm sleep sed tail test touch tr true wc"
+APPLETS: Final = "sh cat dd echo env false grep head id kill ls mkdir mv ps rm sleep sed tail test touch tr true wc"
+STORAGES: Final = ("overlay2", "vfs")
 PROGRAMS: Final = ("dockerd", "containerd", "runc", "busybox")
 
 
@@ -51,11 +52,12 @@ class RunningEngine:
     """Where an engine is, and how to stop, kill and start it."""
 
     def __init__(self, home: Path, *flags: str) -> None:
-        self.home, self._flags = home, flags
+        self.home, self.flags = home, flags
         self.data = home / "data"
         self.socket = home / "engine.sock"
         self.tls = home / "tls"
         self.port = 0
+        self._storage: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -74,15 +76,16 @@ class RunningEngine:
         (self.home / "daemon.json").write_text("{}")
 
     def start(self) -> None:
-        """Start it and wait until it answers; with the storage driver that works here."""
+        """Start it and wait until it answers; the first time with the storage driver that works here."""
         log = self.home / "engine.log"
-        for storage in ("overlay2", "vfs"):
+        for storage in (self._storage,) if self._storage else STORAGES:
             with log.open("ab") as out:
                 self._process = subprocess.Popen(
                     self._command(storage), stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
                 )
             _wait(lambda: self._ended() or self._answers())
             if self._answers():
+                self._storage = storage
                 return
             self.kill()
         raise RuntimeError(f"no Docker engine for the tests:\n{log.read_text()[-4000:]}")
@@ -95,12 +98,13 @@ class RunningEngine:
             self._process = None
 
     def kill(self) -> None:
-        """As the kernel would."""
+        """As the kernel would. Its containerd dies with it, and both leave files that would stop the next ones."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
-            (self.home / "pid").unlink(missing_ok=True)
+            for left in (self.home / "pid", self.home / "exec" / "containerd" / "containerd.pid"):
+                left.unlink(missing_ok=True)
 
     def client(self) -> httpx2.Client:
         """A client that is not the one under test."""
@@ -145,7 +149,7 @@ class RunningEngine:
             "--bridge=none",
             "--iptables=false",
             "--log-level=warn",
-            *self._flags,
+            *self.flags,
         ]
 
 

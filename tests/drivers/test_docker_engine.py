@@ -216,7 +216,7 @@ class Told:
         self.path = path
         self.answers: dict[str, tuple[int, Json]] = {
             "/version": (200, {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}),
-            "/info": (200, {"ID": "told", "DockerRootDir": "/d"}),
+            "/info": (200, {"ID": "told", "DockerRootDir": "/d", "Driver": "overlay2"}),
         }
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

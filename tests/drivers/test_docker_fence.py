@@ -62,8 +62,24 @@ async def test_an_order_that_did_not_arrive_whole_does_nothing(created: DockerRi
     sighting = await wait_for(created, created.driver, slot, "o-1")
     assert sighting.exit is not None
     assert sighting.exit.start_error == "the order did not arrive whole"
-    assert sighting.exit.place_failed
+    assert not sighting.exit.place_failed  # whoever sent it died
     assert "done" not in await output(created)
+
+
+async def test_an_order_whose_sender_dies_after_the_start_begins(created: DockerRig) -> None:
+    slot = await place(created.driver)
+    engine = Engine(created.engine.unix)
+    name = f"{created.installation}-seat-1.1.o-1"
+    await engine.call("POST", f"/containers/{slot.incarnation}/rename", {"name": name})
+    async with engine.pipe(f"/containers/{slot.incarnation}/attach", {"stream": 1, "stdin": 1}) as pipe:
+        # one sender was killed before the start, the next one right after it
+        text = wrap.order_text("o-1", script("echo done"), {}, alone=True)
+        await pipe.write(text)
+        await created.driver.start(slot, start_of(slot, "o", script("echo done")))
+    await engine.close()
+    sighting = await wait_for(created, created.driver, slot, "o-1")
+    assert sighting.exit is not None and sighting.exit.code == 0
+    assert await output(created) == ["done"]
 
 
 async def test_a_run_id_that_began_in_a_live_container_begins_there_no_second_time(running: DockerRig) -> None:

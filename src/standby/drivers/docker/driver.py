@@ -1,5 +1,6 @@
 """Containers as places: made and never started, alive, or made for each run. Every call names the container's id."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
@@ -41,6 +42,9 @@ from standby.drivers.gauge import MachineGauge
 
 SEAT: Final = "seat:"
 """What the incarnation of a cold slot begins with."""
+BUFFERED: Final = 64 << 10
+"""So much an engine's connection takes before anybody reads it."""
+WRITE_S: Final = 0.02
 
 
 class DockerDriver:
@@ -84,7 +88,7 @@ class DockerDriver:
         await self._engine.close()
 
     async def identity(self) -> str:
-        """The engine's id and where it keeps its containers: both stay when it is started again."""
+        """The engine's id and where and how it keeps its containers: that stays when it is started again."""
         return await self._anchor.identity()
 
     def changes(self) -> AsyncIterator[None]:
@@ -300,12 +304,15 @@ class DockerDriver:
             return Seen.UNKNOWN, place.id, None
         if place.worker:
             return Seen.STOPPED, place.id, Exit(lost=not state["OOMKilled"], oom=bool(state["OOMKilled"]))
-        record = None
-        if int(state["ExitCode"]) >= wrap.RECORDED:
-            try:
-                record = (await records(self._engine, place.id)).get(wrap.ONLY_RUN, {})
-            except EngineRefused as refusal:
-                raise Unreachable(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
+        if int(state["ExitCode"]) < wrap.RECORDED:
+            return Seen.STOPPED, place.id, ending(state, None)
+        try:
+            record = (await records(self._engine, place.id)).get(wrap.ONLY_RUN)
+        except EngineRefused as refusal:
+            raise Unreachable(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
+        if record is None:
+            why = state["Error"] or f"it could not begin in its container: exit code {state['ExitCode']}"
+            return Seen.STOPPED, place.id, Exit(start_error=why, place_failed=True)
         return Seen.STOPPED, place.id, ending(state, record)
 
     # starting
@@ -347,10 +354,17 @@ class DockerDriver:
         text = wrap.order_text(start.run_id, start.spec, env_of(start), alone=True)
         try:
             async with self._engine.pipe(f"/containers/{place.id}/attach", {"stream": 1, "stdin": 1}) as pipe:
+                # it is with the engine before the start: from there on nobody need be alive for it
+                writing = asyncio.create_task(pipe.write(text))
+                await asyncio.wait([writing], timeout=None if len(text) < BUFFERED else WRITE_S)
                 _in_time(until)  # the container is there to be seen: from here on a look can settle it
-                if await self._engine.call("POST", f"/containers/{place.id}/start") is NOTHING_TO_DO:
-                    return Seen.STARTING, place.id, None  # somebody else did, and gave it the order
-                await pipe.write(text)
+                try:
+                    begun = await self._engine.call("POST", f"/containers/{place.id}/start")
+                    if begun is NOTHING_TO_DO:
+                        return Seen.STARTING, place.id, None  # somebody else did, and gave it the order
+                    await writing
+                finally:
+                    writing.cancel()
         except EngineRefused as refusal:
             if refusal.status == 404:
                 raise CommandRefused(f"container {place.id} is gone") from refusal

@@ -12,6 +12,8 @@ from standby.drivers.docker.engine import Engine, EngineRefused
 Record = Mapping[str, str]
 """File -> what is in it: `pid`, `error`, `exit`, `oom`, `taken`, `forgotten`."""
 SIGNAL_MAX = 64
+NOT_WHOLE = "the order did not arrive whole"
+"""Who sent it died meanwhile: nobody else is to blame."""
 
 
 async def records(engine: Engine, container: str) -> dict[str, Record]:
@@ -58,7 +60,7 @@ def _packed(entry: tarfile.TarInfo) -> bytes:
 
 
 def ending(state: Mapping[str, Any], record: Record | None) -> Exit:
-    """The end of a run that had its container for itself; `record` was read where the exit code asks for it."""
+    """The end of a run that had its container for itself; `record`: what was noted, where its code asks for it."""
     code, oom = int(state.get("ExitCode", 0)), bool(state.get("OOMKilled"))
     if record is None:
         return by_code(code, oom=oom)
@@ -67,7 +69,7 @@ def ending(state: Mapping[str, Any], record: Record | None) -> Exit:
     if record.get("exit", "").isdigit():
         return by_code(int(record["exit"]), oom=oom)
     if "pid" not in record:
-        return Exit(start_error=state.get("Error") or "the order did not arrive whole", place_failed=True)
+        return Exit(start_error=NOT_WHOLE)
     if oom:
         return by_code(137, oom=True)
     # something from outside ended the container: nobody can say how the run would have ended

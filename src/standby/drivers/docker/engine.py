@@ -231,8 +231,8 @@ class Anchor:
         about = await self._engine.get("/info")
         if self._reading.done():
             raise Unreachable("the engine went away while it was asked who it is")
-        # the id alone is the machine's: several engines may share it
-        self._identity = f"{about['ID']} {about['DockerRootDir']}"
+        # the id alone is the machine's: several engines may share it, and each storage driver has containers of its own
+        self._identity = f"{about['ID']} {about['DockerRootDir']} {about['Driver']}"
 
     async def _read(self, opened: asyncio.Future[None]) -> None:
         try:

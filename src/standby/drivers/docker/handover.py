@@ -10,7 +10,7 @@ import msgspec
 from standby.core.errors import Unreachable
 from standby.drivers.contract import CommandRefused, Exit, Seen, Start
 from standby.drivers.docker import wrap
-from standby.drivers.docker.ending import Record, by_code, note, records
+from standby.drivers.docker.ending import NOT_WHOLE, Record, by_code, note, records
 from standby.drivers.docker.engine import Engine, EngineRefused
 from standby.drivers.docker.shape import ALIVE, Container, env_of
 
@@ -195,7 +195,7 @@ def _ending(record: Record) -> Exit:
     if "error" in record:
         return Exit(start_error=record["error"])
     if "pid" not in record:
-        return Exit(start_error="the order did not arrive whole", place_failed=True)
+        return Exit(start_error=NOT_WHOLE)
     if not record.get("exit", "").isdigit():
         return Exit(lost=True, signal=9)
     return by_code(int(record["exit"]), oom="oom" in record)

@@ -94,7 +94,9 @@ def order_text(run_id: str, spec: Spec, env: Mapping[str, str], *, alone: bool) 
     else:
         end = f"set -- {shlex.quote(run_id)}\n{_SWEEP}{_say('end', run_id)}"
         lines += [f"{_OOMS}_b=$_o", _say("begin", run_id) + _RUN, end]
-    lines += [f"[ -e $d/taken ] && exit {NOT_BEGUN}", "echo $_code >$d/exit", "exit $_code", "}", "_whole=1", ""]
+    lines += [f"[ -e $d/taken ] && exit {NOT_BEGUN}", "echo $_code >$d/exit", "exit $_code", "}"]
+    # a second copy may follow, from somebody who tried to start it too: it is not read
+    lines += ["_whole=1", "return 0", ""]
     return "\n".join(lines).encode()
 
 
