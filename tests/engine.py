@@ -35,6 +35,8 @@ DIRECTORY: Final = "STANDBY_TEST_ENGINE_DIR"
 START_S: Final = 60
 BOX: Final = "standby-test/box:1"
 """Busybox and nothing else."""
+PYTHON: Final = "standby-test/python:1"
+"""Busybox and Python."""
 APPLETS: Final = "sh cat dd echo env false grep head id kill ls mkdir mv ps rm sleep sed tail test touch tr true wc"
 STORAGES: Final = ("overlay2", "vfs")
 PROGRAMS: Final = ("dockerd", "containerd", "runc", "busybox")
@@ -217,16 +219,47 @@ def remove_home(home: Path) -> None:
 
 def load_box(engine: RunningEngine) -> None:
     """Make the test image from this machine's static busybox."""
-    busybox = shutil.which("busybox")
-    assert busybox is not None
+    load_image(engine, BOX, box())
+
+
+def box() -> bytes:
+    """The packed root of the test image."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.add(busybox, "bin/busybox")
-        for applet in APPLETS.split():
-            link = tarfile.TarInfo(f"bin/{applet}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
-    load_image(engine, BOX, packed.getvalue())
+        _add_busybox(tar)
+    return packed.getvalue()
+
+
+def _add_busybox(tar: tarfile.TarFile) -> None:
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    tar.add(busybox, "bin/busybox")
+    for applet in APPLETS.split():
+        link = tarfile.TarInfo(f"bin/{applet}")
+        link.type, link.linkname = tarfile.SYMTYPE, "busybox"
+        tar.addfile(link)
+
+
+def load_python(engine: RunningEngine) -> None:
+    """Make an image from this machine's own Python, its libraries and busybox."""
+    python = Path("/usr/bin/python3").resolve()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        _add_busybox(tar)
+        tar.add(python, "usr/bin/python3")
+        modules = Path(f"/usr/lib/{python.name}")
+        tar.add(modules, str(modules)[1:], filter=_needed)
+        programs = [python, *modules.glob("lib-dynload/_*.so")]
+        linked = subprocess.run(["ldd", *programs], capture_output=True, text=True, check=True).stdout
+        for library in sorted({word for word in linked.split() if word.startswith("/") and ":" not in word}):
+            tar.add(Path(library).resolve(), library[1:])
+    load_image(engine, PYTHON, packed.getvalue())
+
+
+def _needed(member: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """Not what only weighs."""
+    parts = set(Path(member.name).parts)
+    return None if parts & {"__pycache__", "test", "idlelib", "lib2to3", "ensurepip", "pydoc_data"} else member
 
 
 def load_image(engine: RunningEngine, image: str, packed: bytes, *changes: str) -> None:

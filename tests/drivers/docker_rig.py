@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from standby.core.model import Slot, Spec, Template, Warmth
 from standby.drivers.contract import Exit, Making, Sighting, Start
 from standby.drivers.docker import DockerDriver
-from tests.engine import APPLETS, BOX, RunningEngine
+from tests.engine import BOX, RunningEngine
 
 from .rigs import PATIENCE_S, now_ms, place, script, start_of, wait_for
 
@@ -46,17 +46,13 @@ def template(warmth: Warmth, **parts: object) -> Template:
     return replace(Template(image=BOX, warmth=warmth, command=command, network="none"), **parts)
 
 
-def bare_image(*, shell: bool = False) -> bytes:
-    """A root file system with busybox under another name: no shell, unless asked for."""
+def bare_image() -> bytes:
+    """A packed root with nothing but a program: no shell."""
     busybox = shutil.which("busybox")
     assert busybox is not None
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.add(busybox, "bin/busybox" if shell else "busybox")
-        for applet in APPLETS.split() if shell else ():
-            link = tarfile.TarInfo(f"bin/{applet}")
-            link.type, link.linkname = tarfile.SYMTYPE, "busybox"
-            tar.addfile(link)
+        tar.add(busybox, "busybox")
     return packed.getvalue()
 
 

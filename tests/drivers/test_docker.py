@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from standby.core.model import Spec, Warmth
 from standby.drivers.contract import CommandRefused, Making, Seen
-from tests.engine import load_image
+from tests.engine import box, load_image
 
 from .docker_rig import DockerRig, bare_image, beside, only, output, run, template
 from .rigs import look, place, script, slot_named, start_of, wait_for
@@ -167,7 +167,7 @@ async def test_a_live_container_that_ends_at_once_cannot_be_a_place(running: Doc
 async def test_a_healthy_one_is_ready_when_its_check_says_so(created: DockerRig) -> None:
     image = "standby-test/checked:1"
     check = "HEALTHCHECK --interval=100ms --timeout=5s --retries=100 CMD test -e /tmp/healthy"
-    load_image(created.engine, image, bare_image(shell=True), check)
+    load_image(created.engine, image, box(), check)
     created.driver.usual = Making(template=template(Warmth.CREATED, image=image, ready="healthy"), memory_mb=64)
     slot = await place(created.driver)
     begun = script("while [ ! -e /tmp/go ]; do sleep 0.05; done; touch /tmp/healthy; sleep 600")

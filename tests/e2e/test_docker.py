@@ -1,11 +1,13 @@
 """A real server and a real engine: orders as containers, from the submit to nothing left."""
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.engine import shared_engine
+from standby import worker
+from tests.engine import PYTHON, load_python, shared_engine
 
 from .boxes import Boxes
 
@@ -44,3 +46,31 @@ def test_a_killed_server_finds_its_container_again(boxes: Boxes) -> None:
     assert (ended["state"], ended["exit_code"], ended["attempt"]) == ("failed", 3, 1)
     assert boxes.house.log_lines(order) == ["begun", "went on"]
     boxes.drain()
+
+
+def test_a_resident_worker_without_a_network_serves_one_order_after_the_other(tmp_path: Path) -> None:
+    engine = shared_engine()
+    load_python(engine)
+    shutil.copy(worker.__file__, tmp_path / "worker.py")
+    made = Boxes(
+        tmp_path / "h",
+        engine,
+        "running",
+        image=PYTHON,
+        command=["/usr/bin/python3", "/work/worker.py"],
+        mounts=[f"{tmp_path}/worker.py:/work/worker.py:ro"],
+        worker=True,
+        project="default",
+        reset="none",
+        slots_max=1,
+    )
+    try:
+        made.house.start()
+        ended = [
+            made.house.ended(made.submit("/bin/sh", "-c", f"exit {code}", retry={"retries": 0})) for code in (0, 3)
+        ]
+        assert [(order["state"], order["exit_code"]) for order in ended] == [("completed", 0), ("failed", 3)]
+        assert len(made.containers()) == 1
+        made.drain()
+    finally:
+        made.close()
