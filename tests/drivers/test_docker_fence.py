@@ -7,11 +7,11 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from standby.core.model import Slot, SlotState
+from standby.core.model import Slot, SlotState, Warmth
 from standby.drivers.contract import CommandRefused, Making, Seen
 from standby.drivers.docker import wrap
 from standby.drivers.docker.engine import Engine
-from tests.engine import BOX
+from tests.engine import BOX, shared_engine
 
 from .docker_rig import DockerRig, beside, only, output, run, template
 from .rigs import look, place, script, slot_named, start_of, until, wait_for
@@ -144,6 +144,7 @@ async def test_a_force_where_nothing_can_be_run_any_more_ends_the_container(runn
 async def test_a_removed_place_leaves_its_output_until_it_is_forgotten(tier: DockerRig) -> None:
     slot, _ = await run(tier, script("echo last words"))
     await tier.driver.remove(slot)
+    await tier.driver.remove(slot)
     again = tier.another_driver()
     assert list(await again.unstored()) == ["o-1"]
     assert await output(tier) == ["last words"]
@@ -249,6 +250,18 @@ async def test_a_worker_is_given_its_env_and_socket_and_hears_nothing_of_a_start
     assert sighting.exit is not None and sighting.exit.lost
     await running.driver.remove(slot)
     assert (await look(running.driver, slot, "o-1")).seen is Seen.ABSENT
+
+
+async def test_an_engine_elsewhere_is_given_no_socket_of_this_machine() -> None:
+    rig = DockerRig(shared_engine(), Warmth.CREATED, tls=True)
+    rig.driver.usual = Making(template=rig.making.template, memory_mb=64, env={"STANDBY_SOCKET": "/no/such.sock"})
+    slot = await place(rig.driver)
+    env = {"STANDBY_SOCKET": "/no/such.sock"}
+    await rig.driver.start(slot, start_of(slot, "o", script('echo "${STANDBY_SOCKET-none}"'), env=env))
+    await wait_for(rig, rig.driver, slot, "o-1")
+    assert await output(rig) == ["none"]
+    assert only(rig)["HostConfig"]["Binds"] == []
+    await rig.end()
 
 
 async def test_starts_of_one_run_at_the_same_time_are_one_copy(tier: DockerRig) -> None:

@@ -25,7 +25,7 @@ def boxes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Boxes]:
 
 
 def test_an_order_runs_in_a_container_and_leaves_nothing(boxes: Boxes) -> None:
-    script = 'echo "$GREETING $STANDBY_ATTEMPT"; cat $STANDBY_PAYLOAD_FILE; exit 7'
+    script = 'echo "$GREETING $STANDBY_ATTEMPT"; cat $STANDBY_PAYLOAD_FILE; test -S $STANDBY_SOCKET && exit 7'
     order = boxes.submit(script=script, env={"GREETING": "hello"}, payload={"a": 1}, retry={"retries": 0})
     ended = boxes.house.ended(order)
     assert (ended["state"], ended["exit_code"]) == ("failed", 7)
@@ -46,6 +46,10 @@ def test_a_killed_server_finds_its_container_again(boxes: Boxes) -> None:
     assert (ended["state"], ended["exit_code"], ended["attempt"]) == ("failed", 3, 1)
     assert boxes.house.log_lines(order) == ["begun", "went on"]
     boxes.drain()
+
+
+def script_of(code: int) -> tuple[str, ...]:
+    return "/bin/sh", "-c", f"exit {code}"
 
 
 def test_a_resident_worker_without_a_network_serves_one_order_after_the_other(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ class Workers:
     def making(self, slot: Slot, settings: PoolSettings) -> Making:
         """What a slot's place is made from."""
         template = settings.template
-        env = self._env(slot, settings) if template.worker else {}
+        env = self._env(slot, settings) if template.worker else self._world.reach
         return Making(template=template, memory_mb=settings.memory_mb, env=env)
 
     def _env(self, slot: Slot, settings: PoolSettings) -> Mapping[str, str]:

@@ -23,7 +23,8 @@ class Making(Struct, frozen=True, kw_only=True):
     template: Template = Template()
     memory_mb: int = 256
     env: Mapping[str, str] = {}
-    """What a worker that lives there needs to report: addresses and its slot's token; nothing of any order."""
+    """What is needed there to report: addresses, and for a worker that lives there its slot's token; nothing of any
+    order."""
 
 
 class Start(Struct, frozen=True, kw_only=True):

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from standby.core.errors import Unreachable
 from standby.core.model import Slot, SlotState, Warmth
 from standby.drivers.contract import (
@@ -24,7 +26,7 @@ from standby.drivers.docker import wrap
 from standby.drivers.docker.containers import Containers
 from standby.drivers.docker.ending import ending, records
 from standby.drivers.docker.engine import NOTHING_TO_DO, Anchor, Engine, EngineRefused
-from standby.drivers.docker.handover import Handover, Sight
+from standby.drivers.docker.handover import Handover, Sight, in_time
 from standby.drivers.docker.images import ImageStore
 from standby.drivers.docker.output import Output
 from standby.drivers.docker.shape import (
@@ -37,6 +39,7 @@ from standby.drivers.docker.shape import (
     env_of,
     inspected,
     run_name,
+    without_socket,
 )
 from standby.drivers.gauge import MachineGauge
 
@@ -75,7 +78,8 @@ class DockerDriver:
         self._images = ImageStore(self._engine, registries or {})
         self._handover = Handover(self._engine, self._containers.kill)
         self._output = Output(self._engine)
-        self._gauge = MachineGauge(Path("/")) if endpoint.startswith("unix:") else None
+        self._local = endpoint.startswith("unix:")
+        self._gauge = MachineGauge(Path("/"))
 
     async def open(self) -> None:
         """Connect to the engine."""
@@ -97,7 +101,7 @@ class DockerDriver:
 
     async def measure(self) -> Reading:
         """How full the machine is; of one that is elsewhere only how large it is."""
-        if self._gauge is not None:
+        if self._local:
             return self._gauge.read()
         about = await self._engine.get("/info")
         return Reading(memory_total_mb=int(about["MemTotal"]) >> 20, cpu_count=int(about["NCPU"]))
@@ -115,15 +119,13 @@ class DockerDriver:
         engine_id = await self.identity()
         if making.template.warmth is Warmth.COLD:
             return f"{SEAT}{engine_id}"
-        found = [
-            each for each in await self._containers.of(slot) if each.run_id is None and each.name == base_name(slot)
-        ]
-        if found:
-            place = found[0]
-        else:
-            place = await self._containers.make(slot, making, base_name(slot), None)
-            self._handover.made(place.id)
-        return place.id if not place.shared else await self._containers.enliven(place)
+        name = base_name(slot)
+        place = next((each for each in await self._containers.of(slot) if each.name == name), None)
+        if place is None:
+            place = await self._containers.make(slot, self._reachable(making), name, None)
+            if place.shared:
+                self._handover.made(place.id)
+        return await self._containers.enliven(place) if place.shared else place.id
 
     async def remove(self, slot: Slot) -> None:
         """Nothing of it is alive afterwards. What still has output that nobody stored stays until `forget`."""
@@ -162,6 +164,7 @@ class DockerDriver:
     async def start(self, slot: Slot, start: Start) -> Sighting:
         """Start the run in its place once; what ever ran serves no second run."""
         asked_at, until = self._now(), time.monotonic() + start.valid_for_ms / 1000
+        start = start if self._local else replace(start, env=without_socket(start.env))
         engine_id = await self.identity()
         incarnation = start.order.incarnation or slot.incarnation or ""
         if incarnation.startswith(SEAT):
@@ -327,7 +330,7 @@ class DockerDriver:
             if place.run_id == start.run_id:
                 return await self._sight(place, start.run_id)
             raise CommandRefused(f"container {place.id} was used before")
-        _in_time(until)
+        in_time(until)
         if place.run_id is None:
             await self._containers.bind(place, start.run_id)
         elif place.run_id != start.run_id:
@@ -338,13 +341,13 @@ class DockerDriver:
         found = [each for each in await self._containers.of(slot) if each.run_id == start.run_id]
         if found and found[0].state != "created":
             return await self._sight(found[0], start.run_id)
-        _in_time(until)
+        in_time(until)
         if found:
             place = found[0]
         else:
             name = run_name(slot.name, slot.generation, start.run_id)
             try:
-                place = await self._containers.make(slot, start.making, name, start.run_id)
+                place = await self._containers.make(slot, self._reachable(start.making), name, start.run_id)
             except CommandRefused as refusal:
                 return Seen.STOPPED, None, Exit(start_error=str(refusal), place_failed=True)
         return await self._begin(place, start, until)
@@ -357,7 +360,7 @@ class DockerDriver:
                 # it is with the engine before the start: from there on nobody need be alive for it
                 writing = asyncio.create_task(pipe.write(text))
                 await asyncio.wait([writing], timeout=None if len(text) < BUFFERED else WRITE_S)
-                _in_time(until)  # the container is there to be seen: from here on a look can settle it
+                in_time(until)  # the container is there to be seen: from here on a look can settle it
                 try:
                     begun = await self._engine.call("POST", f"/containers/{place.id}/start")
                     if begun is NOTHING_TO_DO:
@@ -371,20 +374,19 @@ class DockerDriver:
             return Seen.STOPPED, place.id, Exit(start_error=str(refusal), place_failed=True)
         return Seen.READY if place.ready_at_once else Seen.STARTING, place.id, None
 
+    def _reachable(self, making: Making) -> Making:
+        """Without the server's socket where the engine is on another machine."""
+        return making if self._local else replace(making, env=without_socket(making.env))
+
     async def _take_away(self, place: Container) -> None:
         if place.state in ALIVE:
             await self._containers.kill(place.id)
         if place.state == "created" or not await self._keeps_output(place):
             await self._containers.delete(place.id)
-        elif place.shared:  # its name is wanted by the next one
+        elif place.name == f"{place.slot}.{place.generation}":  # which may be wanted by the next one
             await self._containers.bind(place, f"over-{place.id[:12]}")
 
 
 def _sighting(run_id: str, incarnation: str, asked_at: int, sight: Sight) -> Sighting:
     seen, handle, end = sight
     return Sighting(run_id=run_id, incarnation=incarnation, seen=seen, asked_at=asked_at, handle=handle, exit=end)
-
-
-def _in_time(until: float) -> None:
-    if time.monotonic() >= until:
-        raise CommandRefused("too late")

@@ -56,10 +56,10 @@ class Handover:
         if place.state != "running":
             raise CommandRefused(f"container {place.id} is {place.state}")
         text = wrap.order_text(start.run_id, start.spec, env_of(start), alone=False)
-        _in_time(until)
+        in_time(until)
         try:
             exec_id = await self._exec(place.id, wrap.BY_EXEC, start.run_id, stdin=True)
-            _in_time(until)
+            in_time(until)
             known[start.run_id] = exec_id
             async with self._engine.pipe(f"/exec/{exec_id}/start", body={"Detach": False}) as pipe:
                 await pipe.write(text)
@@ -201,6 +201,7 @@ def _ending(record: Record) -> Exit:
     return by_code(int(record["exit"]), oom="oom" in record)
 
 
-def _in_time(until: float) -> None:
+def in_time(until: float) -> None:
+    """Refuse what may not be sent any more."""
     if time.monotonic() >= until:
         raise CommandRefused("too late")

@@ -186,3 +186,8 @@ def _limits(making: Making) -> dict[str, Any]:
 def _socket(env: Mapping[str, str]) -> Sequence[str]:
     directory = os.path.dirname(env.get(SOCKET, ""))
     return [f"{directory}:{directory}"] if directory else []
+
+
+def without_socket(env: Mapping[str, str]) -> dict[str, str]:
+    """For an engine on another machine, where the server's socket is not."""
+    return {name: value for name, value in env.items() if name != SOCKET}
