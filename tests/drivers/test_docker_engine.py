@@ -17,7 +17,7 @@ from standby.drivers.docker import DockerDriver
 from standby.drivers.docker.engine import Engine
 from tests.engine import RunningEngine, make_certificates, own_engine, shared_engine
 
-from .docker_rig import DockerRig, output
+from .docker_rig import DockerRig, output, template
 from .rigs import look, now_ms, open_run, place, script, slot_named, start_of, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
@@ -269,4 +269,16 @@ async def test_an_engine_that_is_too_old_says_so(told: Told) -> None:
     driver = DockerDriver(f"unix://{told.path}", installation="i", host="h", now=now_ms)
     with pytest.raises(Unreachable, match="too old"):
         await driver.identity()
+    await driver.close()
+
+
+@pytest.mark.parametrize("words", ["create x: database not open", "Container cannot be created: shutting down"])
+async def test_what_an_engine_refuses_while_it_goes_down_is_unreachable_and_no_fault_of_a_place(
+    told: Told, words: str
+) -> None:
+    told.answers["/containers/json"] = (200, [])
+    told.answers["/containers/create"] = (500, {"message": words})
+    driver = DockerDriver(f"unix://{told.path}", installation="i", host="h", now=now_ms)
+    with pytest.raises(Unreachable):
+        await driver.create(slot_named("s"), Making(template=template(Warmth.CREATED)))
     await driver.close()

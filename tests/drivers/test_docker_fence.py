@@ -291,3 +291,37 @@ async def test_a_slot_of_a_name_that_is_taken_by_somebody_else_cannot_be_made(cr
         await created.driver.create(slot_named("s"), Making())
     with created.engine.client() as client:
         client.delete(f"/containers/{made.json()['Id']}")
+
+
+async def test_an_order_that_was_cut_off_on_its_way_into_a_live_container_is_not_its_fault(running: DockerRig) -> None:
+    slot = await place(running.driver)
+    cut = ("/bin/sh", "-c", wrap.BY_EXEC, "standby", "o-1")
+    assert beside(running, slot.incarnation, *cut, env=["STANDBY_MARK=o-1;"]) == wrap.NOT_BEGUN
+    sighting = await wait_for(running, running.another_driver(), slot, "o-1")
+    assert sighting.exit is not None
+    assert (sighting.exit.start_error, sighting.exit.place_failed) == ("the order did not arrive whole", False)
+
+
+async def test_what_an_earlier_leader_made_as_the_next_generation_is_not_taken_away(running: DockerRig) -> None:
+    slot = await place(running.driver)
+    again = replace(slot, state=SlotState.CREATING, generation=slot.generation + 1)
+    made = await running.driver.create(again, Making())
+    await running.driver.remove(again)
+    assert [each["Id"] for each in running.containers()] == [made]
+    assert await running.driver.create(again, Making()) == made
+
+
+async def test_a_live_container_whose_output_is_kept_can_be_taken_away_twice(running: DockerRig) -> None:
+    slot, _ = await run(running, running.printing("kept"))
+    await running.driver.remove(slot)
+    await running.driver.remove(slot)
+    assert await output(running) == ["kept"]
+
+
+async def test_a_run_that_never_began_in_a_live_container_can_be_forgotten(running: DockerRig) -> None:
+    slot = await place(running.driver)
+    await running.driver.start(slot, start_of(slot, "o", running.ending(0)))
+    await wait_for(running, running.driver, slot, "o-1")
+    assert beside(running, slot.incarnation, "/bin/rm", "-r", wrap.RUNS) == 0
+    await running.driver.forget(["o-1"])
+    assert await running.driver.unstored() == []

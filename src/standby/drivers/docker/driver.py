@@ -128,7 +128,8 @@ class DockerDriver:
         return await self._containers.enliven(place) if place.shared else place.id
 
     async def remove(self, slot: Slot) -> None:
-        """Nothing of it is alive afterwards. What still has output that nobody stored stays until `forget`."""
+        """Nothing of it is alive afterwards. What still has output that nobody stored stays until `forget`. While its
+        next generation is being made, that stays: an earlier leader may have made it, and its worker may live there."""
         await self.identity()
         found = await self._containers.of(slot)
         if slot.incarnation is None or slot.incarnation.startswith(SEAT) or slot.state is SlotState.REMOVING:

@@ -10,10 +10,10 @@ from standby.drivers.docker import wrap
 from standby.drivers.docker.engine import Engine, EngineRefused
 
 Record = Mapping[str, str]
-"""File -> what is in it: `pid`, `error`, `exit`, `oom`, `taken`, `forgotten`."""
+"""File -> what is in it: `cut`, `pid`, `error`, `exit`, `oom`, `taken`, `forgotten`."""
 SIGNAL_MAX = 64
 NOT_WHOLE = "the order did not arrive whole"
-"""Who sent it died meanwhile: nobody else is to blame."""
+"""Whoever sent it died meanwhile, or something ended the container."""
 
 
 async def records(engine: Engine, container: str) -> dict[str, Record]:
@@ -37,7 +37,7 @@ async def records(engine: Engine, container: str) -> dict[str, Record]:
     return dict(found)
 
 
-_SMALL = ("exit", "error", "taken", "pid", "oom", "forgotten")
+_SMALL = ("cut", "exit", "error", "taken", "pid", "oom", "forgotten")
 
 
 def note(folder: str, name: str) -> bytes:
@@ -69,11 +69,17 @@ def ending(state: Mapping[str, Any], record: Record | None) -> Exit:
     if record.get("exit", "").isdigit():
         return by_code(int(record["exit"]), oom=oom)
     if "pid" not in record:
-        return Exit(start_error=NOT_WHOLE)
+        return not_begun(record, state.get("Error"))
     if oom:
         return by_code(137, oom=True)
     # something from outside ended the container: nobody can say how the run would have ended
     return Exit(lost=True, signal=9 if code == 137 else None)
+
+
+def not_begun(record: Record, error: str | None = None) -> Exit:
+    """The end of a run that never began. Where the order was cut off, whoever sent it is to blame and not the place."""
+    text = error or NOT_WHOLE
+    return Exit(start_error=text, place_failed=bool(error) or "cut" not in record)
 
 
 def by_code(code: int, *, oom: bool) -> Exit:

@@ -18,7 +18,13 @@ API_VERSION: Final = (1, 41)
 CONNECT_S: Final = 5.0
 NOTHING_TO_DO: Final = b"\0"
 """What `call` answers where it was already so."""
-_GOING_DOWN: Final = ("shutting down", "connection is closing", "transport is closing", "code = unavailable")
+_GOING_DOWN: Final = (
+    "shutting down",
+    "connection is closing",
+    "transport is closing",
+    "code = unavailable",
+    "database not open",
+)
 """What an engine says while it stops, or when its containerd is away: nothing is known then."""
 
 Params = Mapping[str, str | int]

@@ -10,7 +10,7 @@ import msgspec
 from standby.core.errors import Unreachable
 from standby.drivers.contract import CommandRefused, Exit, Seen, Start
 from standby.drivers.docker import wrap
-from standby.drivers.docker.ending import NOT_WHOLE, Record, by_code, note, records
+from standby.drivers.docker.ending import Record, by_code, not_begun, note, records
 from standby.drivers.docker.engine import Engine, EngineRefused
 from standby.drivers.docker.shape import ALIVE, Container, env_of
 
@@ -90,7 +90,8 @@ class Handover:
                 packed = note(run_id, FORGOTTEN)
                 await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.RUNS}, packed)
             except EngineRefused as refusal:
-                raise Unreachable(f"run {run_id} cannot be forgotten: {refusal}") from refusal
+                if refusal.status != 404:  # else nothing was ever noted there: there is nothing to forget
+                    raise Unreachable(f"run {run_id} cannot be forgotten: {refusal}") from refusal
         known[run_id] = FORGOTTEN
         self._ended.pop(run_id, None)
         return place.state not in ALIVE and set(known.values()) == {FORGOTTEN}
@@ -195,7 +196,7 @@ def _ending(record: Record) -> Exit:
     if "error" in record:
         return Exit(start_error=record["error"])
     if "pid" not in record:
-        return Exit(start_error=NOT_WHOLE)
+        return not_begun(record)
     if not record.get("exit", "").isdigit():
         return Exit(lost=True, signal=9)
     return by_code(int(record["exit"]), oom="oom" in record)

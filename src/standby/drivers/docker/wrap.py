@@ -26,11 +26,11 @@ RECORDED: Final = 125
 _BEGIN: Final = f"""d={RUNS}/$1
 mkdir -p {RUNS} && mkdir $d 2>/dev/null || exit {NOT_BEGUN}
 cat >$d/order || exit {NOT_BEGUN}
-trap 'exit {NOT_BEGUN}' EXIT
+trap 'echo >$d/cut; exit {NOT_BEGUN}' EXIT
 . $d/order
 trap - EXIT
 rm -f $d/order
-[ "$_whole" ] || exit {NOT_BEGUN}
+[ "$_whole" ] || {{ echo >$d/cut; exit {NOT_BEGUN}; }}
 echo $$ >$d/pid
 """
 ALONE: Final = f"{_BEGIN}_standby\n"
