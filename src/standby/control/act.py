@@ -1,9 +1,10 @@
 """The hands: driver calls, launched and never awaited by the step. At most one a slot is in flight."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterator, Mapping
 
 import structlog
+from msgspec.structs import replace
 
 from standby.control.lease import Hold
 from standby.core.errors import Unreachable
@@ -179,8 +180,8 @@ class Hands:
             if slot.incarnation is not None and self._resets is not None:
                 incarnation = await self._resets.reset(slot, making)
             else:
-                if slot.incarnation is not None:
-                    await self._driver.remove(slot)
+                for old in _before(slot) if self._resets is None else ():
+                    await self._driver.remove(old)
                     if not self._hold.outlives(0):  # the answer may have taken long
                         return
                 incarnation = await self._driver.create(slot, making)
@@ -195,3 +196,11 @@ class Hands:
         if self._hold.outlives(0):
             await self._driver.remove(slot)
             self._made.append(Made(slot, None, None))
+
+
+def _before(slot: Slot) -> Iterator[Slot]:
+    """What may be there of a slot that is made anew: one that failed had perhaps a place that nobody noted."""
+    if slot.incarnation is not None:
+        yield slot
+    if slot.failures > 0:
+        yield replace(slot, incarnation=None, generation=slot.generation - 1)

@@ -30,6 +30,8 @@ class Workers:
         """Runs of which a worker said something new."""
         self._reports: dict[str, Report] = {}
         """What was said last of open runs, where silence counts; only in a step that has asked for all of them."""
+        self._asked_at = 0
+        """When they were asked for: of what was said since, nothing is known."""
         self._made: dict[str, tuple[Made, float]] = {}
         """Places that are there and wait for their worker, and since when."""
 
@@ -64,8 +66,8 @@ class Workers:
         told, self._told = self._told, set()
         opened = [run for _, run in mirror.open_runs()] if _any(mirror) else []
         residents = [run for run in opened if self._template(mirror, run).worker]
-        asked = {*ended, *told, *(run_id(run.order) for run in residents if poll)}
-        self._reports = {}
+        asked = {*ended, *told, *(_id(run) for run in residents if poll or _given_up(mirror, run))}
+        self._reports, self._asked_at = {}, self._world.clock.now()
         if not asked and not residents:
             return seen
         try:
@@ -99,7 +101,7 @@ class Workers:
         """When a worker that fences itself was heard last, if that is so long ago that it certainly has ended."""
         report = self._reports.get(run_id(run.order))
         silence_ms = mirror.pools[run.order.pool].settings.silence_ms
-        silent = work.silent(run, report, silence_ms, self._world.clock.now())
+        silent = work.silent(run, report, silence_ms, self._asked_at)
         return report.heartbeat_at if silent and report is not None else None
 
     # slots that wait for their worker
@@ -136,6 +138,12 @@ def _counting(mirror: Mirror, residents: Sequence[Open], reports: Mapping[str, R
 
 def _id(run: Open) -> str:
     return run_id(run.order)
+
+
+def _given_up(mirror: Mirror, run: Open) -> bool:
+    """Whether an operator's word may end it in this very step."""
+    dead_at, until = mirror.host.dead_at, run.order.command_until
+    return dead_at is not None and until is not None and until < dead_at
 
 
 def _any(mirror: Mirror) -> bool:

@@ -91,8 +91,13 @@ def _late_enough(order: Order, look: Sighting, lag_ms: int) -> bool:
     return order.command_until is not None and look.asked_at > order.command_until + lag_ms
 
 
+def _forced(order: Order, now: int) -> bool:
+    """Whether its end may have been forced: its place may be gone, whatever it said itself."""
+    return order.state is OrderState.STOPPING and order.deadline is not None and now >= order.deadline
+
+
 def _finish(cause: Cause, run: Open, ending: Exit, rules: Rules, handle: str | None) -> Change:
-    seats = rules.seats or run.slot.pool in rules.stays
+    seats = rules.seats or (run.slot.pool in rules.stays and not _forced(run.order, cause.at))
     return lifecycle.finish(
         cause, run.order, run.spec, run.slot, ending, handle=handle, seats=seats, chance=rules.chance
     )

@@ -65,7 +65,7 @@ class Offer(StrEnum):
     TAKE = "take"
     WAIT = "wait"
     GIVE_BACK = "give_back"
-    """Its run is being stopped, and whoever asks for work has none under way."""
+    """Its run is being stopped and was not begun, and whoever asks for work has none under way."""
     LEAVE = "leave"
     """It has nothing to do here any more."""
 
@@ -110,7 +110,10 @@ def offer(slot: Slot, pool: Pool, order: Order | None, nonce: str, report: Repor
             return Offer.WAIT
         if fenced(report, pool.settings.silence_ms, now):
             return Offer.LEAVE
-        return Offer.TAKE if order.state in _STARTED else Offer.GIVE_BACK
+        if order.state in _STARTED:
+            return Offer.TAKE
+        # a question may come late: whoever has begun does not give back by asking
+        return Offer.GIVE_BACK if report is None or report.begun_at is None else Offer.WAIT
     if handed_over(pool.settings.template) and slot.boot != nonce:
         return Offer.LEAVE
     return Offer.WAIT
