@@ -7,6 +7,7 @@ from sim.grounds import Grounds
 from sim.instance import Instance, Trap
 from standby.core import lifecycle, places
 from standby.core.model import Mode, Order, OrderState, Slot, SlotState, Spec, Warmth
+from standby.core.sighting import Exit
 from standby.core.size import slot_name
 from standby.drivers.contract import Making
 from standby.store.contract import StoreDown
@@ -290,3 +291,36 @@ class Deeds(Grounds):
 
     def do_refuse_pulls(self) -> None:
         self._host().driver.platform.yard.pulls_fail = self.chance.choice([1, 3])
+
+    # faults of workers
+
+    def do_worker_dies(self) -> None:
+        """One that is at work, if there is one; the platform may start another in its place."""
+        workers = [*self.workers.at_work(), *(worker for worker in self.workers.all if worker.alive)]
+        if workers:
+            worker = self.chance.choice([workers[0], *workers])
+            self.say(lambda: f"    {worker.nonce} dies")
+            worker.die(again=self.chance.random() < 0.6)
+
+    def do_place_ends(self) -> None:
+        """A platform sees a worker's place end."""
+        workers = [worker for worker in self.workers.all if worker.alive]
+        if workers:
+            worker = self.chance.choice([*self.workers.at_work(), *workers])
+            self.say(lambda: f"    {worker.place.incarnation} ends")
+            worker.host.end_place(worker.place, Exit(code=self.chance.choice([1, 137])))
+
+    def do_second_worker(self) -> None:
+        """Another one begins to live where one lives, with the same token."""
+        workers = [worker for worker in self.workers.all if worker.alive]
+        if workers:
+            worker = self.chance.choice([*self.workers.at_work(), *workers])
+            self.say(lambda: f"    a second worker in {worker.place.incarnation}")
+            self.settle_in(worker.host, worker.place)
+
+    def do_part_workers(self) -> None:
+        """Workers cannot reach any server for a while; the platform can."""
+        until = self.loop.ms + self.chance.choice([1_000, 6_000, 30_000])
+        for worker in self.workers.all:
+            if worker.alive and self.chance.random() < 0.7:
+                worker.parted_until = until

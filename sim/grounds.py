@@ -12,12 +12,14 @@ from sim.loop import VirtualLoop, at_once
 from sim.place import SimHost
 from sim.plan import PoolShape, Shape
 from sim.truths import SKEW_MS, Truths
+from sim.worker import SimWorker, WorkerTruths
 from standby.config import Config
 from standby.control.apply import apply_config
-from standby.core import places
+from standby.core import places, work
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Trigger, run_id
 from standby.core.sighting import Place, Sighting
+from standby.drivers.scripted_places import Made
 from standby.seal import Seal
 from standby.store.contract import StoreDown
 from standby.world import Ids, World
@@ -36,6 +38,7 @@ class Grounds:
         self.ids = Numbers()
         self.hosts = {host.name: SimHost(host, self.loop) for host in shape.hosts}
         self.truths = Truths(self.loop, self.hosts, self.say)
+        self.workers = self.truths.workers = WorkerTruths(self)
         self.store = SimStore.made(lambda: self.loop.ms, self.truths, hints=shape.hints)
         self.truths.store = self.store
         self.instances: list[Instance] = []
@@ -44,6 +47,8 @@ class Grounds:
         self.templates: dict[str, int] = {}
         """Pool -> which image its slots are made of."""
         self._telling, self._calm = telling, False
+        self._housed: set[str] = set()
+        """Places that got their worker."""
 
     @property
     def violations(self) -> Sequence[str]:
@@ -88,6 +93,34 @@ class Grounds:
     def sweeps(self, host: SimHost, place: Place) -> None:
         self.say(lambda: f"    {place.incarnation} is swept from {host.name}")
         self.truths.places.swept(host, place)
+
+    def made(self, host: SimHost) -> None:
+        """Something may have been made: who lives by a worker gets one when it is ready."""
+        for place in host.driver.platform.yard.made.values():
+            if place.incarnation not in self._housed and work.handed_over(place.making.template):
+                self._housed.add(place.incarnation)
+                self.loop.call_at(place.ready_at / 1000, self.settle_in, host, place)
+
+    # what workers stand on
+
+    def settle_in(self, host: SimHost, place: Made) -> None:
+        """One more worker begins to live in a place, if that is there."""
+        if work.SLOT_TOKEN in place.making.env:
+            worker = SimWorker(self, host, place, f"nonce-{len(self.workers.all) + 1}")
+            if worker.alive:
+                self.workers.all.append(worker)
+                self.loop.create_task(worker.live())
+
+    def worker_got(self, worker: SimWorker, run: str) -> None:
+        self.say(lambda: f"    {worker.nonce} gets {self._run(run)}")
+        self.workers.got(worker, run)
+
+    def worker_begins(self, worker: SimWorker, run: str) -> None:
+        self.say(lambda: f"    {worker.nonce} begins {self._run(run)}")
+        self.workers.begins(worker, run)
+
+    def worker_told(self, run: str) -> None:
+        self.workers.told(run)
 
     def stepped(self, host: str, began_at: int) -> None:
         self.truths.stepped(host, began_at)

@@ -33,6 +33,7 @@ class House(Deeds):
         """What must hold now."""
         self._bury()
         self.truths.living()
+        self.workers.living()
         while self.loop.faults:
             self.truths.broken(self.loop.faults.pop())
 
@@ -51,7 +52,7 @@ class House(Deeds):
         self._mend()
         wait_ms, seq = 1_000, -1
         for _ in range(ROUNDS_MOST):
-            over = not self.truths.book.unfinished and not self.truths.alive
+            over = not self.truths.book.unfinished and not self.truths.alive and not self.workers.at_work()
             if self.violations or (over and self.truths.places.unsettled() is None):
                 break
             self.pass_time(wait_ms)
@@ -67,6 +68,8 @@ class House(Deeds):
     def _mend(self) -> None:
         self._calm = True
         self.store.unsure.clear()
+        for worker in self.workers.all:
+            worker.parted_until = 0
         for instance in self.instances:
             instance.cut_until, instance.trap, instance.clock.steady = 0, None, True
             instance.parted.clear()
@@ -99,6 +102,8 @@ class House(Deeds):
                 host.driver.platform.remove(incarnation, self.loop.ms)
 
     def _close(self) -> None:
+        for worker in self.workers.all:
+            worker.dead = True
         for instance in self.instances:
             instance.crash()
         self.pass_time(100_000)

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 from sim.line import Line, SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import Fates, SimDriver, SimHost
+from standby.api.worker import Desk
 from standby.config import Config
 from standby.control.controller import Controller
 from standby.control.host import HostStep
@@ -79,6 +80,8 @@ class Instance(Controller):
             chance=lambda: ground.chance.random(),
         )
         super().__init__(world, name)
+        self.world, self.desk = world, Desk()
+        self.deafen = ground.store.listen(self.desk.hear)
         self.dead = False
         self.cut_until = 0
         self.parted: dict[str, int] = {}
@@ -178,6 +181,7 @@ class Instance(Controller):
     def crash(self) -> None:
         """Gone, with its calls in flight and nothing said."""
         self.dead = True
+        self.deafen()
         for leading in list(self.leading.values()):
             if leading.task is not None:
                 leading.task.cancel()

@@ -13,8 +13,10 @@ from sim.loop import VirtualLoop, at_once
 from sim.plan import HostShape
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
+from standby.core.sighting import Exit, Seen
 from standby.drivers.contract import CommandRefused, Making, OpenRun, Place, Sighting, Start
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
+from standby.drivers.scripted_places import Made
 from standby.drivers.scripted_run import Copy
 
 T = TypeVar("T")
@@ -42,6 +44,8 @@ class SimHost:
         """Incarnations in which something began."""
         self.sightings: Counter[str] = Counter()
         """Incarnation -> how many lists of places told of it."""
+        self.ended_places: dict[str, Exit] = {}
+        """Places that are there and whose worker was seen to end, with how."""
         self._lives = 0
         self.driver = self._platform(f"{self.name}-a")
 
@@ -57,6 +61,11 @@ class SimHost:
     def unreachable(self, ms: int) -> None:
         platform = self.driver.platform
         platform.unreachable_until = max(platform.unreachable_until, self.loop.ms + ms)
+
+    def end_place(self, place: Made, ending: Exit) -> None:
+        """The process that a place lives by ends, and everything in it."""
+        place.sound = False
+        self.ended_places[place.incarnation] = ending
 
     def note(self, slot: Slot, run: str) -> None:
         """Keep in mind what began, even if the answer does not say so."""
@@ -96,6 +105,7 @@ class Fates(Protocol):
     def seen(self, sightings: Sequence[Sighting]) -> None: ...
     def began(self, host: SimHost) -> None: ...
     def sweeps(self, host: SimHost, place: Place) -> None: ...
+    def made(self, host: SimHost) -> None: ...
 
 
 class SimDriver:
@@ -122,7 +132,17 @@ class SimDriver:
         if self.seats:
             self._reach()
             return await self._host.driver.create(slot, making)  # a seat is nothing: nobody is asked far away
-        return await self._command("create", None, lambda: at_once(self._host.driver.create(slot, making)))
+        return await self._command("create", None, lambda: self._create(slot, making))
+
+    def _create(self, slot: Slot, making: Making) -> str | None:
+        platform = self._host.driver.platform
+        place = platform.yard.find(slot.name, slot.generation)
+        if place is not None and not place.sound:
+            platform.remove(place.incarnation, self._loop.ms)
+            raise CommandRefused("it ended at once")
+        made = at_once(self._host.driver.create(slot, making))
+        self._fates.made(self._host)
+        return made
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
         asked_at, sent_at = self._caller.now(), self._loop.ms
@@ -219,7 +239,15 @@ class SimDriver:
         ]
 
     async def _look(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
-        return await self._host.driver.observe(runs)
+        seen = await self._host.driver.observe(runs)
+        return [self._ended(sighting) for sighting in seen]
+
+    def _ended(self, sighting: Sighting) -> Sighting:
+        """Of a place that lived by a worker the platform knows how that ended."""
+        ending = self._host.ended_places.get(sighting.incarnation)
+        if ending is None or sighting.seen is not Seen.FRESH:
+            return sighting
+        return replace(sighting, seen=Seen.STOPPED, exit=ending)
 
     async def _command(self, verb: str, run: str | None, effect: Callable[[], T]) -> T:
         self._fates.sent(verb, self._host, self._caller, run)

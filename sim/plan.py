@@ -5,6 +5,7 @@ from random import Random
 from typing import Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from standby.core.model import Reason, Retry
 
@@ -61,6 +62,17 @@ CALL_FAULTS: Final = (
     "slow save",
 )
 """What can happen to a driver call, and to a save."""
+WORKER_FAULTS: Final = ("lost question", "lost reply", "late question", "question twice")
+"""What can happen to what a resident worker asks."""
+WITH_WORKERS: Final[Mapping[str, float]] = {
+    "worker dies": 1,
+    "place ends": 0.7,
+    "second worker": 1,
+    "part workers": 1,
+    "submit": 3,
+    "work": 4,
+}
+"""What happens more often where workers live."""
 
 
 class HostShape(Struct, frozen=True, kw_only=True):
@@ -113,7 +125,27 @@ def draw(seed: int, actions: int = ACTIONS) -> tuple[Shape, list[Action]]:
         if chance.random() < 0.5:
             weights[kind] = weight * chance.uniform(0.3, 2.5)
     kinds = chance.choices(list(weights), list(weights.values()), k=actions)
-    return shape, [Action(kind, chance.getrandbits(63)) for kind in ["lead", "submit", *kinds]]
+    todo = [Action(kind, chance.getrandbits(63)) for kind in ["lead", "submit", *kinds]]
+    return _with_workers(shape, todo, Random(f"{seed} workers"))
+
+
+def _with_workers(shape: Shape, todo: list[Action], chance: Random) -> tuple[Shape, list[Action]]:
+    """Some houses have pools whose slots are lived in."""
+    solid = {host.name for host in shape.hosts if not host.seats}
+    lived_in = [pool.name for pool in shape.pools if pool.host in solid and chance.random() < 0.5]
+    if not lived_in:
+        return shape, todo
+    pools = [_lived_in(pool, chance) if pool.name in lived_in else pool for pool in shape.pools]
+    faults = {fault: chance.choice([0.03, 0.1, 0.3]) for fault in WORKER_FAULTS if chance.random() < 0.45}
+    kinds = {kind: weight for kind, weight in WITH_WORKERS.items() if chance.random() < 0.7}
+    for kind in chance.choices(list(kinds), list(kinds.values()), k=len(todo) // 6) if kinds else ():
+        todo.insert(chance.randrange(2, len(todo) + 1), Action(kind, chance.getrandbits(63)))
+    return replace(shape, pools=pools, faults={**shape.faults, **faults}), todo
+
+
+def _lived_in(pool: PoolShape, chance: Random) -> PoolShape:
+    lives = {"warmth": "running", "worker": True, "silence": chance.choice(["none", "none", "3s", "8s"])}
+    return replace(pool, more={**pool.more, **lives})
 
 
 def _shape(chance: Random) -> Shape:

@@ -8,6 +8,8 @@ from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import Birth, SimHost
 from sim.places import PlaceTruths
+from sim.worker import WorkerTruths
+from standby.core import work
 from standby.core.model import (
     ENDED,
     OPEN,
@@ -51,6 +53,7 @@ class Truths:
     ) -> None:
         self.loop, self.hosts, self.say = loop, hosts, say
         self.store: SimStore
+        self.workers: WorkerTruths
         self.book = Book()
         self.violations: list[str] = []
         self.places = PlaceTruths(self.book, hosts, self.broken)
@@ -106,6 +109,8 @@ class Truths:
             case K.ORDER_RECOMMANDED:
                 if self.birth(id_of_run(order)) is not None:
                     self.broken(f"{name} shall be started again although it began")
+            case K.ORDER_STOPPING if order.stop_reason is Reason.LOST:
+                self.workers.unheard(order)
             case K.ORDER_STOPPING if event.trigger is Trigger.DEADLINE:
                 assert before is not None
                 if before.deadline is None or self.loop.ms + SKEW_MS < before.deadline:
@@ -145,7 +150,7 @@ class Truths:
 
     def _slot(self, event: Event) -> None:
         slot, book = self.book.slots.get(event.subject), self.book
-        if event.subject in book.holder:
+        if event.subject in book.holder and event.kind is not K.SLOT_BOOTED:
             self.broken(f"{event.kind} of {event.subject}, held by {book.name(book.holder[event.subject])}")
         if slot is None:
             return
@@ -172,13 +177,18 @@ class Truths:
         if run.reason is Reason.LOST or self.book.slots[run.slot].state is SlotState.ERROR:
             self.places.tainted.add(run.incarnation)
         really = self._really(id_of_run(before))
+        if work.handed_over(self.book.pools[order.pool].settings.template):
+            really = self._by_word(before)
         if really == "alive":
             self.broken(f"{name} was settled as {event.to_state} ({run.reason}) while it is alive")
             return
         assert not isinstance(really, str)
         recorded = Exit(code=run.exit_code if run.signal is None else None, signal=run.signal, start_error=run.error)
         recorded = Exit(lost=True) if recorded == Exit() else recorded
-        told = [Exit(code=end.code, signal=end.signal, start_error=end.start_error, lost=end.lost) for end in really]
+        told = [
+            Exit(code=end.code, signal=end.signal, start_error=end.start_error or end.error, lost=end.lost)
+            for end in really
+        ]
         if recorded not in told:
             self.broken(f"{name} is recorded as {recorded} but was {told}")
         elif run.reason is not (reason := _reason(before, really[told.index(recorded)])):
@@ -198,6 +208,15 @@ class Truths:
         if end is None:
             return [lost]
         return [end, lost] if run in self.hosts[birth.host].no_evidence else [end]
+
+    def _by_word(self, before: Order) -> "Sequence[Exit] | str":
+        """How a run that was handed to a worker may be recorded."""
+        run = id_of_run(before)
+        if any(worker.at_work == run for worker in self.workers.at_work()):
+            return "alive"
+        report = at_once(self.store.reports([run])).get(run)
+        silence_ms = self.book.pools[before.pool].settings.silence_ms
+        return self.workers.ends(run, before.incarnation or "", report, silence_ms)
 
     def _state_after(self, order: Order, run: Run) -> OrderState:
         if run.reason is None:
@@ -355,10 +374,12 @@ def _reason(before: Order, end: Exit) -> Reason | None:
         return before.stop_reason
     if end.start_error is not None:
         return Reason.START_FAILED
-    if end.lost:
+    if end.lost or (before.stop_reason is Reason.LOST and (end.code != 0 or end.signal is not None)):
         return Reason.LOST
     if end.oom:
         return Reason.OOM
+    if end.error_name is not None:
+        return Reason.ERROR
     return None if end.code == 0 and end.signal is None else Reason.EXIT
 
 
