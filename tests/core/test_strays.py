@@ -81,12 +81,20 @@ def test_what_a_slot_or_a_run_knows_is_no_stray() -> None:
     assert strays.compare(room(CREATED, slots=slots), listed, LATER, suspects, 0).strays == listed[1:]
 
 
+def test_a_broken_slot_shields_nothing_that_was_left_under_its_name() -> None:
+    broken = place(1, CREATED, SlotState.ERROR)
+    at = room(CREATED, slots=[broken])
+    left = found("left#7", broken.name)
+    known = found("default#1", broken.name)
+    assert strays.compare(at, [left, known], LATER, {"left#7": NOW, "default#1": NOW}, 0).strays == [left]
+
+
 @pytest.mark.parametrize("state", list(SlotState))
 def test_while_a_slot_is_made_or_taken_away_nothing_under_its_name_is_a_stray(state: SlotState) -> None:
     other = found("other", "standby-pool-default-001")
     at = room(CREATED, slots=[place(1, CREATED, state)])
     result = strays.compare(at, [other], LATER, {"other": 0}, 0)
-    assert result.strays == ([other] if state is SlotState.IDLE else [])
+    assert result.strays == ([other] if state in (SlotState.IDLE, SlotState.ERROR) else [])
     held = replace(at, opened=[opened(1)])
     assert strays.compare(held, [other], LATER, {"other": 0}, 0).strays == []
 

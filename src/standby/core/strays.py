@@ -71,6 +71,6 @@ def _strays(room: Room, places: Sequence[Place]) -> list[Place]:
     orders = (*room.opened, *room.ending)
     known = {slot.incarnation for slot in room.slots} | {order.incarnation for order in orders}
     known |= {order.handle for order in orders}
-    settled = {slot.name: slot.state is SlotState.IDLE for slot in room.slots}
+    settled = {slot.name: slot.state in (SlotState.IDLE, SlotState.ERROR) for slot in room.slots}
     settled.update((order.slot, False) for order in orders if order.slot is not None)
     return [place for place in places if place.incarnation not in known and settled.get(place.slot, True)]
