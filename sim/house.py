@@ -85,7 +85,6 @@ class House(Deeds):
     def _serve(self, host: str) -> None:
         """What a healthy installation does, its operator included."""
         self.declare_dead(self.hosts[host])
-        self.do_reset_breakers()
         self._clear_up(self.hosts[host])
         leaders = [instance for instance in self.instances if host in instance.leading]
         for instance in leaders:

@@ -158,7 +158,7 @@ async def test_the_breaker_opens_after_five_failures_and_an_operator_resets_it()
     pool = await stage.store.pool("default")
     assert pool is not None and (pool.failures, pool.broken_at is not None) == (5, True)
     made = len([event for event in await stage.store.events(0, 1_000) if event.kind is EventKind.SLOT_CREATING])
-    await stage.steps(leader, 60, each_ms=10_000)
+    await stage.steps(leader, 20, each_ms=10_000)
     again = len([event for event in await stage.store.events(0, 1_000) if event.kind is EventKind.SLOT_CREATING])
     assert made == again and await stage.states([order]) == [S.PENDING]
     pool = await stage.store.pool("default")
@@ -168,6 +168,26 @@ async def test_the_breaker_opens_after_five_failures_and_an_operator_resets_it()
     await stage.steps(leader, 20, each_ms=1_000)
     pool = await stage.store.pool("default")
     assert await stage.states([order]) == [S.COMPLETED] and pool is not None and pool.failures == 0
+
+
+@pytest.mark.parametrize("warmth", ["created", "running"])
+async def test_an_open_breaker_tries_one_slot_after_five_minutes_and_closes_when_that_serves(warmth: str) -> None:
+    stage = warm(slots_max=3, slots_warm=3, warmth=warmth)
+    stage.platform.yard.refuses_creates = 7
+    leader = await stage.leader()
+    orders = [await stage.submit({}, queue_timeout_ms=None) for _ in range(2)]
+    await stage.steps(leader, 60, each_ms=1_000)
+    pool = await stage.store.pool("default")
+    assert pool is not None and (pool.failures, pool.broken_at is not None) == (6, True)
+    await stage.steps(leader, 26, each_ms=10_000)
+    assert stage.platform.yard.refuses_creates == 0  # the outage is not over when it is tried first
+    pool = await stage.store.pool("default")
+    assert pool is not None and (pool.failures, pool.broken_at is not None) == (7, True)
+    assert await stage.states(orders) == [S.PENDING] * 2
+    await stage.steps(leader, 34, each_ms=10_000)
+    pool = await stage.store.pool("default")
+    assert pool is not None and (pool.failures, pool.broken_at) == (0, None)
+    assert await stage.states(orders) == [S.COMPLETED] * 2
 
 
 async def test_a_new_template_closes_the_breaker() -> None:

@@ -308,7 +308,7 @@ def test_an_open_breaker_is_told_with_its_last_error_and_what_to_do() -> None:
     bad = place(1, of, SlotState.ERROR, error="no room")
     found = gate(order(), _crowded(bad, place(2, of), of=of))
     assert found is not None and found.text == f"{text}, the last with: no room"
-    assert found.follows == "mend the cause, then: standby pools reset-breaker default"
+    assert found.follows == "one is tried every 5 minutes; sooner: standby pools reset-breaker default"
     assert _said(_crowded(place(1, live), of=live))[0] is GateName.TURN
     assert _said(_crowded(place(1, live, SlotState.CREATING), of=live))[0] is GateName.BREAKER
 

@@ -168,7 +168,7 @@ def test_used_slots_and_broken_ones_whose_time_has_come_can_be_made_anew() -> No
     found = room(CREATED, slots=slots, ending=[ending])
     assert [each.name[-1] for each in found.remakeable["default"]] == ["2", "4", "8"]
     assert found.makeable == {"default": 3}
-    broken = replace(found, pools={"default": replace(CREATED, broken_at=1)})
+    broken = replace(found, pools={"default": replace(CREATED, broken_at=NOW)})
     assert broken.remakeable == {} and broken.makeable == {"default": 0}
     seat = slot(1, S.CLEANING)
     seats = Room(host=host(), pools={"default": pool()}, slots=[seat], opened=[], project_open={}, project_max={})
@@ -299,3 +299,18 @@ def test_what_a_pools_slots_are(warmth: Warmth, seats: bool, seat: bool, live: b
     assert warm.made_of(each, seats) == ("" if seat else places.fingerprint(each.settings))
     assert (warm.stays(each, seats), warm.stays(own, seats)) == (seat, seat or live)
     assert warm.stays(pool_of(warmth=warmth, reset=Reset.NONE), seats) == seat
+
+
+def test_an_open_breaker_lets_one_start_through_after_a_while_and_no_second_beside_it() -> None:
+    later = NOW + places.TRIES_AFTER_MS
+    for of in (replace(CREATED, broken_at=NOW), replace(RUNNING, broken_at=NOW)):
+        orders = [waiting(1, pool=of.name), waiting(2, pool=of.name)]
+        assert admit.admit(room(of, now=later - 1), orders).wanted == {}
+        assert admit.admit(room(of, now=later), orders).wanted == {of.name: 1}
+        making = [place(1, of, S.CREATING)]
+        assert admit.admit(room(of, slots=making, now=later), orders).wanted == {}
+    of = replace(CREATED, broken_at=NOW)
+    idle = [place(1, of), place(2, of)]
+    assert served(admit.admit(room(of, slots=idle, now=later), [waiting(1), waiting(2)])) == ["order-01"]
+    begun = room(of, slots=idle, now=later, opened=[opened(1)])
+    assert served(admit.admit(begun, [waiting(2)])) == []

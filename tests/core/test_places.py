@@ -239,7 +239,18 @@ def test_failures_without_a_success_open_the_breaker_once() -> None:
     assert (more.pool.failures, more.pool.broken_at) == (6, NOW)
 
 
-def test_a_success_forgets_failures_but_only_an_operator_closes_the_breaker() -> None:
+def test_after_five_minutes_a_success_closes_the_breaker_and_a_failure_opens_it_again() -> None:
+    broken, later = pool(failures=5, broken_at=NOW), NOW + places.TRIES_AFTER_MS
+    assert [places.may_try(broken, at) for at in (later - 1, later)] == [False, True]
+    assert places.count_success(cause(at=later - 1), broken) is None
+    mended = places.count_success(cause(at=later), broken)
+    assert mended is not None and mended.pool == pool() and mended.kind is K.POOL_MENDED
+    again = places.count_failures(cause(at=later), broken, 1, "no room")
+    assert again.pool is not None and again.kind is K.POOL_BROKEN
+    assert (again.pool.failures, again.pool.broken_at) == (6, later)
+
+
+def test_a_success_forgets_failures_but_closes_no_breaker_that_has_just_opened() -> None:
     assert places.count_success(cause(), pool()) is None and places.reset_breaker(cause(), pool()) is None
     mended = places.count_success(cause(), pool(failures=4))
     assert mended is not None and mended.pool == pool() and mended.kind is K.POOL_MENDED

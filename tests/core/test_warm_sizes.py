@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from standby.core import admit, size
+from standby.core import admit, places, size
 from standby.core.admit import Plan, Room
 from standby.core.model import Change, EventKind, Mode, OrderState, Pool, Slot, SlotState, Warmth
 from tests.core.test_gate import opened, place, pool_of, room
@@ -269,3 +269,13 @@ def test_seats_with_nothing_to_do_are_left_alone_and_worn_ones_given_up() -> Non
         other = replace(worn, settings=replace(worn.settings, **settings))
         at = replace(seats, pools={"default": other}, slots=[slot(1, uses=1)])
         assert len(gone(sized(at))) == 1
+
+
+def test_an_open_breaker_lets_one_slot_be_tried_without_any_order() -> None:
+    of = pool_of(slots_warm=3, broken_at=NOW)
+    later = NOW + places.TRIES_AFTER_MS
+    assert begun(sized(room(of, now=later - 1))) == []
+    assert len(begun(sized(room(of, now=later)))) == 1
+    due = place(1, of, S.ERROR, retry_at=NOW, failures=1)
+    assert len(begun(sized(room(of, slots=[due], now=later)))) == 1
+    assert begun(sized(room(of, slots=[place(1, of, S.CREATING, state_since=later)], now=later))) == []

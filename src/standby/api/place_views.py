@@ -72,7 +72,7 @@ class OverrideView(Struct, frozen=True):
 
 class PoolView(ModeView, frozen=True):
     """A pool with its unfinished orders by state and its slots by word. While its breaker is open (`broken_since`),
-    after `failures` slots that could not be made or started, it makes no slot."""
+    after `failures` slots that could not be made or started, it only tries one now and then."""
 
     name: str
     host: str

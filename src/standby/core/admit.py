@@ -9,6 +9,7 @@ from typing import Final
 from msgspec import Struct
 
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
+from standby.core.places import may_try
 from standby.core.warm import hands_over, is_seat, made_of
 
 FAILURES_MAX: Final = 3
@@ -94,7 +95,8 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         for slot in self.slots:
             if slot.state is SlotState.CLEANING or slot.state is SlotState.ERROR:
                 pool = self.pools.get(slot.pool)
-                if pool is not None and pool.broken_at is None and slot.name not in ending and self._can_again(slot):
+                lets = pool is not None and self.tries.get(slot.pool) != 0
+                if lets and slot.name not in ending and self._can_again(slot):
                     found.setdefault(slot.pool, []).append(slot)
         for slots in found.values():
             slots.sort(key=lambda slot: (slot.incarnation is None, slot.state_since, slot.name))
@@ -110,9 +112,22 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
     def makeable(self) -> Mapping[str, int]:
         """How many slots of each pool could be made now: made anew, and new ones below the maximum."""
         there = Counter(slot.pool for slot in self.slots)
-        sound = {name: pool.settings.slots_max for name, pool in self.pools.items() if pool.broken_at is None}
-        new = {name: max(0, most - there[name]) for name, most in sound.items()}
-        return {name: len(self.remakeable.get(name, ())) + new.get(name, 0) for name in self.pools}
+        new = {name: max(0, pool.settings.slots_max - there[name]) for name, pool in self.pools.items()}
+        all_ = {name: len(self.remakeable.get(name, ())) + new[name] for name in self.pools}
+        return {name: min(count, self.tries.get(name, count)) for name, count in all_.items()}
+
+    @cached_property
+    def tries(self) -> Mapping[str, int]:
+        """Pools whose breaker is open, and how many starts it lets through now: after a while one, if none is under way
+        there."""
+        broken = [pool for pool in self.pools.values() if pool.broken_at is not None]
+        return {pool.name: int(may_try(pool, self.now) and not self._tried(pool.name)) for pool in broken}
+
+    def _tried(self, pool: str) -> bool:
+        making = any(slot.pool == pool and slot.state is SlotState.CREATING for slot in self.slots)
+        orders = (*self.opened, *self.ending)
+        begun = any(order.pool == pool and order.ready_at is None for order in orders)
+        return making or (begun and not self.hands_over(pool))
 
     def is_seat(self, pool: str) -> bool:
         return is_seat(self.pools[pool], self.seats)
@@ -238,6 +253,7 @@ class _Share:
         self.free = {name: list(room.free[name]) for name in self.serving}
         self.coming = Counter(room.coming)
         self.makeable = Counter(room.makeable)
+        self.tries = dict(room.tries)
         self.counted = Counter(
             {name: sum(slot.incarnation is not None for slot in slots) for name, slots in room.remakeable.items()}
         )
@@ -278,7 +294,7 @@ class _Share:
         if not slots and not soon and self.makeable[name] <= 0:
             return True
         begins = self._begins(pool, claim=bool(slots), soon=soon)
-        if begins and pool.broken_at is not None:
+        if begins and self.tries.get(name) == 0:
             return True
         need = self._need(pool, order, new=not slots and not soon and self.counted[name] <= 0)
         memory = self.room.host.memory_mb
@@ -326,6 +342,8 @@ class _Share:
             self.held.append(order)
             return
         self.served.add(order.id)
+        if begins and order.pool in self.tries:
+            self.tries[order.pool] -= 1
         nth = None
         if begins and self.permits is not None:
             self.permits -= 1

@@ -9,7 +9,7 @@ from msgspec import Struct
 from standby.core.admit import Room
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Reason, Slot, SlotState, Warmth
-from standby.core.places import fingerprint
+from standby.core.places import TRIES_AFTER_MS, fingerprint
 from standby.core.sighting import ImageState
 
 
@@ -219,7 +219,9 @@ def _breaker(house: House, free: Sequence[Slot]) -> Gate | None:
     errors = [slot.error for slot in house.slots if slot.error]
     last = f", the last with: {errors[-1]}" if errors else ""
     text = f"pool {pool.name} makes no slots since {pool.failures} of them failed without a success{last}"
-    return Gate(GateName.BREAKER, text, follows=f"mend the cause, then: standby pools reset-breaker {pool.name}")
+    minutes = TRIES_AFTER_MS // 60_000
+    follows = f"one is tried every {minutes} minutes; sooner: standby pools reset-breaker {pool.name}"
+    return Gate(GateName.BREAKER, text, follows=follows)
 
 
 def _starts(house: House, free: Sequence[Slot]) -> Gate | None:

@@ -244,7 +244,7 @@ class Pool(Struct, frozen=True, kw_only=True):
     failures: int = 0
     """Slots that could not be made, or could not start, since the last that could."""
     broken_at: int | None = None
-    """Since when its breaker is open: no slot is made until an operator resets it."""
+    """Since when its breaker is open: now and then one slot is tried, until that serves or an operator resets it."""
 
 
 class Host(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,8 @@ K = EventKind
 
 BREAKS_AFTER: Final = 5
 """Failures without a success that open a pool's breaker."""
+TRIES_AFTER_MS: Final = 300_000
+"""So long after it opened, or its last try failed, a breaker lets one start through: what broke may have passed."""
 
 OVERRIDABLE: Final[Mapping[str, str]] = {
     "slots_max": "slots_max",
@@ -91,17 +93,23 @@ def _made_of(pool: Pool, settings: PoolSettings) -> Pool:
 def count_failures(cause: Cause, pool: Pool, count: int, message: str) -> Change:
     """So many more of its slots could not be made, or could not start; too many without a success open its breaker."""
     failures = pool.failures + count
-    breaks = failures >= BREAKS_AFTER and pool.broken_at is None
+    breaks = failures >= BREAKS_AFTER and (pool.broken_at is None or may_try(pool, cause.at))
     after = replace(pool, failures=failures, broken_at=cause.at if breaks else pool.broken_at)
     kind = K.POOL_BROKEN if breaks else K.POOL_FAILING
     return change(cause, kind, None, pool_was=pool, pool=after, note={"error": message})
 
 
 def count_success(cause: Cause, pool: Pool) -> Change | None:
-    """One of its slots is good; null when there is nothing to forget, or an open breaker waits for an operator."""
-    if pool.failures == 0 or pool.broken_at is not None:
+    """One of its slots is good; null when there is nothing to forget, or its breaker has just opened: what serves then
+    was made before."""
+    if pool.failures == 0 or (pool.broken_at is not None and not may_try(pool, cause.at)):
         return None
-    return change(cause, K.POOL_MENDED, None, pool_was=pool, pool=replace(pool, failures=0))
+    return change(cause, K.POOL_MENDED, None, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
+
+
+def may_try(pool: Pool, now: int) -> bool:
+    """Whether its open breaker lets one start through."""
+    return pool.broken_at is not None and now - pool.broken_at >= TRIES_AFTER_MS
 
 
 def reset_breaker(cause: Cause, pool: Pool) -> Change | None:

@@ -38,7 +38,7 @@ def size(cause: Causes, room: Room, plan: Plan, installation: str) -> Sequence[C
 
 def refills(room: Room, pool: Pool) -> bool:
     """Whether slots are kept ahead of need, or are to be made anew: its image is wanted without any order."""
-    if not serves(room.host, pool) or pool.broken_at is not None or room.is_seat(pool.name):
+    if not serves(room.host, pool) or room.tries.get(pool.name) == 0 or room.is_seat(pool.name):
         return False
     used = (SlotState.CLEANING, SlotState.ERROR)
     return pool.settings.slots_warm > 0 or any(slot.pool == pool.name and slot.state in used for slot in room.slots)
@@ -90,11 +90,15 @@ class _Sized:
         self._touched = {order.slot for order in room.ending if order.slot is not None}
         """Slots with a change already, or with one under way."""
         self._new = 0
+        claimed = any(admission.order.pool == pool.name for admission in plan.admissions)
+        self._tries = 0 if claimed else room.tries.get(pool.name, 0)
+        """How many more starts an open breaker lets through."""
         self.changes: list[Change] = []
 
     def demand(self, installation: str) -> None:
         """Begin what waiting orders want, used slots first; their permits are taken already."""
         wanted = self._plan.wanted.get(self._pool.name, 0)
+        self._tries -= wanted
         alive = self._room.hands_over(self._pool.name)
         for slot in self._again()[:wanted]:
             self._change(slot, slots.recreate(self._cause(), slot))
@@ -112,7 +116,7 @@ class _Sized:
             if self._is_late(slot):
                 wait_s = self._settings.start_timeout_ms / 1000
                 self._change(slot, slots.failed(self._cause(), slot, f"it was not ready after {wait_s:g} s"))
-        if self._pool.broken_at is not None or self._lacks_image():
+        if self._lacks_image():
             return
         for slot in self._again():
             if self._may_begin(new=slot.incarnation is None):
@@ -203,6 +207,10 @@ class _Sized:
         return [slot for slot in free if self._room.serves(slot)]
 
     def _may_begin(self, *, new: bool) -> bool:
+        if self._pool.broken_at is not None:
+            if self._tries <= 0:
+                return False
+            self._tries -= 1
         if self._seat:
             return True
         alive = new and self._room.hands_over(self._pool.name)
