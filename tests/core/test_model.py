@@ -20,6 +20,7 @@ from standby.core.model import (
     Retry,
     SlotState,
     Trigger,
+    order_of,
     run_id,
     slot_word,
 )
@@ -68,6 +69,7 @@ def test_a_slot_without_a_holder_is_called_by_its_state() -> None:
 
 def test_a_run_is_named_after_its_order_and_its_number() -> None:
     assert run_id(order(S.RUNNING, id="order-7", attempt=3)) == "order-7-3"
+    assert order_of("order-7-3") == "order-7"
 
 
 @pytest.mark.parametrize("words", [OrderState, SlotState, Mode, Reason, Trigger, Seen, GateName])
