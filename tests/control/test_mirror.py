@@ -2,7 +2,7 @@
 
 from standby.control.mirror import Mirror
 from standby.core import lifecycle
-from standby.core.model import Change, OrderState, Project
+from standby.core.model import Change, Mode, OrderState, Project
 from standby.core.sighting import Exit
 from standby.store.contract import Work
 from tests import rows
@@ -45,3 +45,14 @@ def test_a_saved_end_gives_everything_back() -> None:
     room = mirror.room()
     assert not room.ending
     assert set(room.project_open.values()) == {0}
+
+
+def test_slots_are_taken_away_as_they_come_free_while_a_pool_drains_or_has_too_many() -> None:
+    mirror = _mirror()
+    assert not mirror.restless
+    mirror.pools = {"default": rows.pool(slots_max=0)}
+    assert mirror.restless
+    mirror.pools = {"default": rows.pool(mode=Mode.DRAINING)}
+    assert mirror.restless
+    mirror.pools, mirror.host = {"default": rows.pool()}, rows.host(mode=Mode.DRAINING)
+    assert mirror.restless

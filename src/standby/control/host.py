@@ -272,6 +272,9 @@ class HostStep:
         await self._start([mirror.opened[order_id] for order_id in again if order_id in mirror.opened], mirror)
 
     async def _admit(self, mirror: Mirror, *, poll: bool) -> None:
+        tended = poll or not self._driver.seats or mirror.restless  # what else is to be done about seats can wait
+        if not tended and not self._book.seek:
+            return
         room = self._tending.room(mirror)
         plan = admit.nobody(room)
         if poll or self._book.seek:
@@ -291,7 +294,9 @@ class HostStep:
             self._book.seek = self._book.seek or bool(waiting) or 0 in most.values()
             await self._gate.tell(room, plan, waiting)
             self._claim(mirror, plan, {order_id: work.spec for order_id, work in waiting.items()})
-        await self._tending.size(mirror, plan)
+        if tended or plan.wanted:
+            self._book.post(self._start_claimed)  # nobody waits for slots that are made for others
+            await self._tending.size(mirror, plan)
 
     def _claim(self, mirror: Mirror, plan: admit.Plan, specs: Mapping[str, Spec]) -> None:
         window_ms = self._world.config.command_window_ms

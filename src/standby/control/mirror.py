@@ -71,6 +71,13 @@ class Mirror:
         """Pools whose used slots serve again as they are."""
         return frozenset() if seats else {name for name, pool in self.pools.items() if warm.stays(pool, seats)}
 
+    @property
+    def restless(self) -> bool:
+        """Whether slots are to be taken away as soon as they are free; what else is to be done about them can wait for
+        the poll."""
+        draining = any(Mode.DRAINING in (self.host.mode, pool.mode) for pool in self.pools.values())
+        return draining or len(self.slots) > sum(pool.settings.slots_max for pool in self.pools.values())
+
     def open_at(self, at: int) -> list[Pool]:
         """Pools that were not noted as blocked at that time."""
         return [pool for pool in self.pools.values() if pool.blocked_since is None or pool.blocked_since > at]
