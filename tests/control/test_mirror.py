@@ -2,7 +2,7 @@
 
 from standby.control.mirror import Mirror
 from standby.core import lifecycle
-from standby.core.model import Change, Mode, OrderState, Project
+from standby.core.model import Change, Host, Mode, OrderState, Pool, Project
 from standby.core.sighting import Exit
 from standby.store.contract import Work
 from tests import rows
@@ -48,11 +48,12 @@ def test_a_saved_end_gives_everything_back() -> None:
 
 
 def test_slots_are_taken_away_as_they_come_free_while_a_pool_drains_or_has_too_many() -> None:
-    mirror = _mirror()
-    assert not mirror.restless
-    mirror.pools = {"default": rows.pool(slots_max=0)}
-    assert mirror.restless
-    mirror.pools = {"default": rows.pool(mode=Mode.DRAINING)}
-    assert mirror.restless
-    mirror.pools, mirror.host = {"default": rows.pool()}, rows.host(mode=Mode.DRAINING)
-    assert mirror.restless
+    def restless(pool: Pool, host: Host) -> bool:
+        mirror = _mirror()
+        mirror.pools, mirror.host = {pool.name: pool}, host
+        return mirror.restless
+
+    assert not restless(rows.pool(), rows.host())
+    assert restless(rows.pool(slots_max=0), rows.host())
+    assert restless(rows.pool(mode=Mode.DRAINING), rows.host())
+    assert restless(rows.pool(), rows.host(mode=Mode.DRAINING))
