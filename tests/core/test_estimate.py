@@ -6,6 +6,11 @@ from standby.core import estimate
 from standby.core.estimate import Lengths
 
 
+def wait_ms(ahead: int, places: int, open_ms: list[int]) -> int | None:
+    line = estimate.line(places, open_ms, Lengths(100, 400))
+    return None if line is None else line.wait_ms(ahead)
+
+
 def test_the_usual_length_is_the_median_of_what_was_measured_and_nine_of_ten_are_no_longer_than_a_long_one() -> None:
     assert estimate.measured([]) is None
     assert estimate.measured([7]) == Lengths(7, 7)
@@ -33,11 +38,11 @@ def test_the_usual_length_is_the_median_of_what_was_measured_and_nine_of_ten_are
 def test_runs_of_the_usual_length_take_the_places_in_turns(
     ahead: int, places: int, open_ms: list[int], expected: int | None
 ) -> None:
-    assert estimate.wait_ms(ahead, places, open_ms, Lengths(100, 400)) == expected
+    assert wait_ms(ahead, places, open_ms) == expected
 
 
 def test_of_more_runs_than_places_all_but_the_last_must_end() -> None:
-    assert estimate.wait_ms(0, 1, [90, 10], Lengths(100, 400)) == 90
+    assert wait_ms(0, 1, [90, 10]) == 90
 
 
 @pytest.mark.parametrize(
@@ -57,4 +62,4 @@ def test_of_more_runs_than_places_all_but_the_last_must_end() -> None:
 def test_a_run_that_outlasted_the_usual_counts_with_what_is_left_of_a_long_one_then_nobody_knows(
     ahead: int, places: int, open_ms: list[int], expected: int | None
 ) -> None:
-    assert estimate.wait_ms(ahead, places, open_ms, Lengths(100, 400)) == expected
+    assert wait_ms(ahead, places, open_ms) == expected

@@ -13,7 +13,6 @@ from standby import __version__
 from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system, worker
 from standby.api.auth import WORKER_PREFIX, KeyGate, Keyring
 from standby.api.schema import Api
-from standby.api.waits import Waits
 from standby.metrics import Metrics
 from standby.web import pages
 from standby.world import World
@@ -47,7 +46,6 @@ def create_app(world: World) -> FastAPI:
     app.state.world = world
     app.state.stopping = asyncio.Event()
     app.state.metrics = Metrics()
-    app.state.waits = Waits(world)
     app.state.keyring = Keyring(world)
     app.state.desk = worker.Desk()
     for part in (submit, many, orders, logs, places, feed, keys, settings, doctor, worker):

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
+from standby.api.waits import read_line
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle
 from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
@@ -22,6 +23,17 @@ TRIES: Final = 5
 POOL_KEPT_S: Final = 0.2
 """So old may a pool be that an order is taken in with: by so much its time to wait may be off when the pool was just
 blocked or opened."""
+
+
+LINE_KEPT_S: Final = 0.5
+"""So old may the estimate be that an order is answered with."""
+
+
+class Standing(Struct, frozen=True):
+    """Where an order stands when it is taken in."""
+
+    position: int | None
+    wait_ms: int | None
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -174,7 +186,7 @@ class Intake:
 
     async def _save(
         self, wishes: Sequence[Wish], changes: Sequence[Change], together: bool
-    ) -> tuple[Sequence[Change], Sequence[int | None], Sequence[Verdict]]:
+    ) -> tuple[Sequence[Change], Sequence[Standing], Sequence[Verdict]]:
         """Save them. A kept answer is saved with its order; the place of any other is counted meanwhile."""
         counting = asyncio.ensure_future(self._places(changes))
         try:
@@ -189,7 +201,11 @@ class Intake:
         try:
             return changes, await counting, verdicts
         except StoreDown:
-            return changes, [None] * len(changes), verdicts  # what is saved is saved, whoever cannot count it
+            return (
+                changes,
+                [Standing(None, None)] * len(changes),
+                verdicts,
+            )  # what is saved is saved, whoever cannot count it
 
     def _change(self, wish: Wish, at: int) -> Change:
         """The change that takes the order in."""
@@ -210,9 +226,17 @@ class Intake:
         change = lifecycle.submit(cause, draft, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
         return replace(change, note={**change.note, "said": wish.said}) if wish.said else change
 
-    async def _places(self, changes: Sequence[Change]) -> Sequence[int | None]:
-        """The place each order will get in its lane."""
-        return [await self._position(change.order) for change in changes if change.order is not None]
+    async def _places(self, changes: Sequence[Change]) -> Sequence[Standing]:
+        """Where each order will stand."""
+        return [await self._standing(change.order) for change in changes if change.order is not None]
+
+    async def _standing(self, order: Order) -> Standing:
+        """Its place, and how long it will probably wait there: an order of another project may have its turn before."""
+        position = await self._position(order)
+        if position is None:
+            return Standing(None, None)
+        line = await read_line(self._world, await self._pool(order.pool), keep_s=LINE_KEPT_S)
+        return Standing(position, None if line is None else line.wait_ms(position - 1))
 
     async def _position(self, order: Order) -> int | None:
         """The place it will get; those of the same request that have its rank are counted, not asked for."""
@@ -228,7 +252,7 @@ class Intake:
             self._ahead[lane] = await self._world.shared.ask(alike, lambda: store.position_at(*lane, order.id))
         return self._ahead[lane]
 
-    async def _outcome(self, wish: Wish, change: Change, place: int | None, verdict: Verdict) -> Taken | Problem | None:
+    async def _outcome(self, wish: Wish, change: Change, place: Standing, verdict: Verdict) -> Taken | Problem | None:
         """Null when it has to be tried again."""
         if verdict.saved:
             return Taken(answer="submitted", order_id=change.subject, text=_answer(change, place))
@@ -264,14 +288,14 @@ class Intake:
         return Taken(answer="deduplicated", order_id=order_id, text=msgspec.json.encode(view))
 
 
-def _answer(change: Change, place: int | None) -> bytes:
+def _answer(change: Change, place: Standing) -> bytes:
     """The order as JSON, as it is once the change is saved."""
     assert change.order is not None
     assert change.spec is not None
-    return msgspec.json.encode(order_view(change.order, change.spec, position=place))
+    return msgspec.json.encode(order_view(change.order, change.spec, position=place.position, wait_ms=place.wait_ms))
 
 
-def _with_answer(change: Change, wish: Wish, place: int | None) -> Change:
+def _with_answer(change: Change, wish: Wish, place: Standing) -> Change:
     """The change with the answer that is kept for its Idempotency-Key, if it has one."""
     if wish.key is None:
         return change

@@ -24,7 +24,7 @@ from standby.api.views import (
     tagged,
     time,
 )
-from standby.api.waits import Waits, WaitsNeed
+from standby.api.waits import estimate_ms
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
@@ -80,13 +80,13 @@ def _labels(texts: list[str]) -> dict[str, str]:
 
 
 @router.get("/work-orders/{order_id}")
-async def show_order(request: Request, world: WorldNeed, waits: WaitsNeed, order_id: str) -> Response:
+async def show_order(request: Request, world: WorldNeed, order_id: str) -> Response:
     """One order, with its place in the queue, the gate that holds it and how long that will probably take."""
-    return tagged(request, await full_view(world, await find(world, order_id), waits))
+    return tagged(request, await full_view(world, await find(world, order_id)))
 
 
 @router.get("/work-orders/{order_id}/why")
-async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Response:
+async def explain_order(world: WorldNeed, order_id: str) -> Response:
     """Why it waits, where it stands, and what happens next."""
     work = await find(world, order_id)
     order = work.order
@@ -97,7 +97,7 @@ async def explain_order(world: WorldNeed, waits: WaitsNeed, order_id: str) -> Re
         waiting_since=time(order.state_since) if order.state in _WAITING else None,
         gate=gate_view(gate),
         position=await world.store.position(order),
-        estimated_wait_ms=await waits.estimate_ms(order, gate),
+        estimated_wait_ms=await estimate_ms(world, order, gate),
         gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
         next=explain.what_follows(order, gate, length_text(work.spec.queue_timeout_ms)),
     )
@@ -129,21 +129,19 @@ async def list_order_events(
 
 
 @router.post("/work-orders/{order_id}/cancel")
-async def cancel_order(
-    request: Request, world: WorldNeed, waits: WaitsNeed, actor: ActorNeed, order_id: str
-) -> Response:
+async def cancel_order(request: Request, world: WorldNeed, actor: ActorNeed, order_id: str) -> Response:
     """Ask for its end. Safe to repeat; an order that has ended stays as it is."""
     body, _ = await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
     for _ in range(CANCEL_TRIES):
         work = await find(world, order_id)
         change = lifecycle.cancel(world.cause(Trigger.REQUEST, actor), work.order, work.spec)
         if change is None:
-            return answer(await full_view(world, work, waits))
+            return answer(await full_view(world, work))
         if body.reason:
             change = replace(change, note={**change.note, "said": body.reason})
         (verdict,) = await world.store.save([change])
         if verdict.saved:
-            return answer(await full_view(world, await find(world, order_id), waits))
+            return answer(await full_view(world, await find(world, order_id)))
     raise Problem(409, "conflict", f"order {order_id} keeps changing", "send the cancel again")
 
 
@@ -155,7 +153,7 @@ async def find(world: World, order_id: str) -> Work:
     return work
 
 
-async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
+async def full_view(world: World, work: Work) -> OrderView:
     """An order with its position, its gate and the wait that is to be expected."""
     order = work.order
     house, gate = await _explained(world, order)
@@ -166,7 +164,7 @@ async def full_view(world: World, work: Work, waits: Waits) -> OrderView:
         work.spec,
         position=await world.store.position(order),
         gate=gate,
-        wait_ms=await waits.estimate_ms(order, gate),
+        wait_ms=await estimate_ms(world, order, gate),
         gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
         report=reports.get(run),
     )

@@ -22,18 +22,28 @@ def measured(lengths: Sequence[int]) -> Lengths | None:
     return Lengths(ordered[count // 2], ordered[-(-count * 9 // 10) - 1])
 
 
-def wait_ms(ahead: int, places: int, open_ms: Sequence[int], lengths: Lengths) -> int | None:
-    """When the order behind `ahead` others gets one of `places`, with open runs that took `open_ms` so far; null when
-    there is no place at all, or nobody can say when one comes free."""
+class Line(Struct, frozen=True):
+    """When the places of a pool come free, as it looks now."""
+
+    free_in: Sequence[int]
+    usual: int
+
+    def wait_ms(self, ahead: int) -> int:
+        """When the order behind `ahead` others gets a place. Every run is as long as any other: they take turns."""
+        places = len(self.free_in)
+        return self.free_in[ahead % places] + ahead // places * self.usual
+
+
+def line(places: int, open_ms: Sequence[int], lengths: Lengths) -> Line | None:
+    """The line before `places`, with open runs that took `open_ms` so far; null when there is no place at all, or
+    nobody can say when one comes free."""
     # Nobody knows when a run ends that took longer than the long ones: its place is left out.
     known = sorted(left for taken in open_ms if (left := _left(taken, lengths)) is not None)
     places -= len(open_ms) - len(known)
     if places <= 0:
         return None
     # Of more runs than places the first to end leave none free.
-    free_in = [0] * (places - len(known)) + known[-places:]
-    # Every run is as long as any other, so they take the places in turns.
-    return free_in[ahead % places] + ahead // places * lengths.usual
+    return Line([0] * (places - len(known)) + known[-places:], lengths.usual)
 
 
 def _left(taken: int, lengths: Lengths) -> int | None:
