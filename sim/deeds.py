@@ -5,6 +5,7 @@ import msgspec
 from sim import plan
 from sim.grounds import Grounds
 from sim.instance import Instance, Trap
+from sim.worker import SimWorker
 from standby.core import lifecycle, places
 from standby.core.model import Mode, Order, OrderState, Slot, SlotState, Spec, Warmth
 from standby.core.sighting import Exit
@@ -295,26 +296,20 @@ class Deeds(Grounds):
     # faults of workers
 
     def do_worker_dies(self) -> None:
-        """One that is at work, if there is one; the platform may start another in its place."""
-        workers = [*self.workers.at_work(), *(worker for worker in self.workers.all if worker.alive)]
-        if workers:
-            worker = self.chance.choice([workers[0], *workers])
+        """The platform may start another in its place."""
+        if (worker := self._worker()) is not None:
             self.say(lambda: f"    {worker.nonce} dies")
             worker.die(again=self.chance.random() < 0.6)
 
     def do_place_ends(self) -> None:
         """A platform sees a worker's place end."""
-        workers = [worker for worker in self.workers.all if worker.alive]
-        if workers:
-            worker = self.chance.choice([*self.workers.at_work(), *workers])
+        if (worker := self._worker()) is not None:
             self.say(lambda: f"    {worker.place.incarnation} ends")
             worker.host.end_place(worker.place, Exit(code=self.chance.choice([1, 137])))
 
     def do_second_worker(self) -> None:
         """Another one begins to live where one lives, with the same token."""
-        workers = [worker for worker in self.workers.all if worker.alive]
-        if workers:
-            worker = self.chance.choice([*self.workers.at_work(), *workers])
+        if (worker := self._worker()) is not None:
             self.say(lambda: f"    a second worker in {worker.place.incarnation}")
             self.settle_in(worker.host, worker.place)
 
@@ -324,3 +319,11 @@ class Deeds(Grounds):
         for worker in self.workers.all:
             if worker.alive and self.chance.random() < 0.7:
                 worker.parted_until = until
+
+    def _worker(self) -> SimWorker | None:
+        """A live one, most often one that is at work."""
+        if not self.workers.at_work():
+            self.do_work()
+        busy, alive = self.workers.at_work(), [worker for worker in self.workers.all if worker.alive]
+        among = busy if busy and self.chance.random() < 0.7 else alive
+        return self.chance.choice(among) if among else None

@@ -67,10 +67,11 @@ WORKER_FAULTS: Final = ("lost question", "lost reply", "late question", "questio
 WITH_WORKERS: Final[Mapping[str, float]] = {
     "worker dies": 1,
     "place ends": 0.7,
-    "second worker": 1,
+    "second worker": 1.5,
     "part workers": 1,
     "submit": 3,
-    "work": 4,
+    "cancel": 1,
+    "work": 3,
 }
 """What happens more often where workers live."""
 
@@ -138,7 +139,7 @@ def _with_workers(shape: Shape, todo: list[Action], chance: Random) -> tuple[Sha
     pools = [_lived_in(pool, chance) if pool.name in lived_in else pool for pool in shape.pools]
     faults = {fault: chance.choice([0.03, 0.1, 0.3]) for fault in WORKER_FAULTS if chance.random() < 0.45}
     kinds = {kind: weight for kind, weight in WITH_WORKERS.items() if chance.random() < 0.7}
-    for kind in chance.choices(list(kinds), list(kinds.values()), k=len(todo) // 6) if kinds else ():
+    for kind in chance.choices(list(kinds), list(kinds.values()), k=len(todo) // 4) if kinds else ():
         todo.insert(chance.randrange(2, len(todo) + 1), Action(kind, chance.getrandbits(63)))
     return replace(shape, pools=pools, faults={**shape.faults, **faults}), todo
 

@@ -192,7 +192,8 @@ class SimWorker:
         asking = partial(self._deliver, chance.choice(town.instances), route, self._token, body)
         asked = self._loop.create_task(asking(delay_s))
         if fault == "question twice":
-            self._loop.create_task(asking(chance.choice([0.1, 1.0, 4.0, 15.0])))
+            for again_s in chance.sample([0.1, 1.0, 2.0, 4.0, 7.0, 15.0], 3):
+                self._loop.create_task(asking(again_s))
         if fault != "lost reply":
             await asyncio.wait({asked}, timeout=timeout_s)
         else:
