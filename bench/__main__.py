@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import handover, processes, queue, spawn, weight
+from bench import containers, handover, processes, queue, spawn, weight
 from bench.databases import postgres
 from bench.report import machine, table, write
 from bench.rounds import Figures, Row, row
@@ -44,6 +44,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "idle-pg": partial(weight.idle, engine=PG),
     "idle-sqlite": partial(weight.idle, engine=SQLITE),
     "memory-sqlite": weight.memory,
+    "containers": containers.measure,
     "processes": processes.measure,
     "spawn": spawn.measure,
 }

@@ -34,6 +34,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     """Orders after which a server's memory is looked at."""
     processes: int
     spawns: int
+    containers: int
+    """Starts of each tier in a round."""
 
 
 FULL: Final = Scale(
@@ -48,6 +50,7 @@ FULL: Final = Scale(
     served=(10_000, 100_000),
     processes=1_500,
     spawns=1_000,
+    containers=15,
 )
 QUICK: Final = Scale(
     rounds=2,
@@ -61,6 +64,7 @@ QUICK: Final = Scale(
     served=(1_000, 4_000),
     processes=150,
     spawns=150,
+    containers=5,
 )
 
 

@@ -325,3 +325,13 @@ async def test_a_run_that_never_began_in_a_live_container_can_be_forgotten(runni
     assert beside(running, slot.incarnation, "/bin/rm", "-r", wrap.RUNS) == 0
     await running.driver.forget(["o-1"])
     assert await running.driver.unstored() == []
+
+
+async def test_a_cold_container_that_could_not_start_is_a_place_and_goes_with_its_slot(cold: DockerRig) -> None:
+    slot = await place(cold.driver)
+    wrong = Making(template=template(Warmth.COLD, user="nobody-there"))
+    sighting = await cold.driver.start(slot, replace(start_of(slot, "o", cold.ending(0)), making=wrong))
+    assert sighting.exit is not None and sighting.exit.place_failed
+    assert [each.incarnation for each in await cold.driver.places()] == [only(cold)["Id"]]
+    await cold.driver.remove(replace(slot, state=SlotState.CREATING, generation=slot.generation + 1))
+    assert cold.containers() == []

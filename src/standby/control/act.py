@@ -81,15 +81,24 @@ class Hands:
 
     def make(self, slot: Slot, making: Making, limit_ms: int) -> None:
         """Create the place; what was there before (`slot.incarnation`) is taken away first, or reset."""
-        if self._not_ready.get(slot.name, float("-inf")) + READY_POLL_S <= self._clock.monotonic():
+        if (
+            not self._told(slot)
+            and self._not_ready.get(slot.name, float("-inf")) + READY_POLL_S <= self._clock.monotonic()
+        ):
             self._launch(slot.name, self._make(slot, making), limit_ms / 1000 + CALL_TIMEOUT_S)
 
     def remove(self, slot: Slot) -> None:
         """Take the place away; a call that still makes it is waited for no longer than any other."""
+        if self._told(slot):
+            return
         call = self._calls.get(slot.name)
         if call is not None and call[1] <= self._clock.monotonic() - CALL_TIMEOUT_S:
             call[0].cancel()
         self._launch(slot.name, self._remove(slot))
+
+    def _told(self, slot: Slot) -> bool:
+        """Whether the answer is there and only waits for the next step: asking again would be in the way of a start."""
+        return any(made.slot.name == slot.name for made in self._made)
 
     def beside(self, key: str, call: Coroutine[None, None, None]) -> bool:
         """A call that belongs to no slot, one for each key at a time; false when one is under way."""

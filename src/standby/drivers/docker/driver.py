@@ -141,7 +141,7 @@ class DockerDriver:
             await self._take_away(each)
 
     async def places(self) -> Sequence[Place]:
-        """All containers but those of cold slots and those that only wait for their output to be stored."""
+        """All containers but those that only wait for their output to be stored; of cold slots, what never ran."""
         asked_at = self._now()
         async with self._anchor.same():
             return [
@@ -153,7 +153,8 @@ class DockerDriver:
                     asked_at=asked_at,
                 )
                 for each in await self._containers.every()
-                if each.warmth != Warmth.COLD and not (each.state in OVER and await self._keeps_output(each))
+                if (each.warmth != Warmth.COLD and not (each.state in OVER and await self._keeps_output(each)))
+                or _never_ran(each)
             ]
 
     async def remove_stray(self, place: Place) -> None:
@@ -391,3 +392,8 @@ class DockerDriver:
 def _sighting(run_id: str, incarnation: str, asked_at: int, sight: Sight) -> Sighting:
     seen, handle, end = sight
     return Sighting(run_id=run_id, incarnation=incarnation, seen=seen, asked_at=asked_at, handle=handle, exit=end)
+
+
+def _never_ran(place: Container) -> bool:
+    """Whether it was made for one run, and its start was refused or never sent; nobody uses it after that run."""
+    return place.warmth == Warmth.COLD and place.state == "created"
