@@ -218,7 +218,8 @@ def measure(run: Run) -> list[Figures]:
         by_hand = ByHand(engine, folder, keys)
         stack.enter_context(by_hand.listener())
         toml = _pools(folder, engine, keys)
-        ours = Ours(stack.enter_context(server(base, run.database("sqlite"), toml=toml)), engine)
+        (base / "s").mkdir()
+        ours = Ours(stack.enter_context(server(base / "s", run.database("sqlite"), toml=toml)), engine)
         for number in range(run.scale.rounds + 1):
             for tier in TIERS:
                 taken = [_turn(marks, ours, by_hand, tier) for _ in range(run.scale.containers if number else 1)]

@@ -11,6 +11,7 @@ from standby.core.model import Slot, SlotState, Warmth
 from standby.drivers.contract import CommandRefused, Making, Seen
 from standby.drivers.docker import wrap
 from standby.drivers.docker.engine import Engine
+from standby.drivers.docker.shape import Container
 from tests.engine import BOX, shared_engine
 
 from .docker_rig import DockerRig, beside, only, output, run, template
@@ -335,3 +336,20 @@ async def test_a_cold_container_that_could_not_start_is_a_place_and_goes_with_it
     assert [each.incarnation for each in await cold.driver.places()] == [only(cold)["Id"]]
     await cold.driver.remove(replace(slot, state=SlotState.CREATING, generation=slot.generation + 1))
     assert cold.containers() == []
+
+
+async def test_a_live_container_that_is_taken_away_while_its_run_is_forgotten_is_not_left(
+    running: DockerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, _ = await run(running, running.printing("kept"))
+    await output(running)
+    containers = running.driver._containers
+    alive = await containers.every()
+
+    async def before() -> list[Container]:
+        return alive
+
+    await running.driver.remove(slot)
+    monkeypatch.setattr(containers, "recent", before)
+    await running.driver.forget(["o-1"])
+    assert running.containers() == []

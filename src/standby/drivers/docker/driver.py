@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -244,7 +245,7 @@ class DockerDriver:
                 live.append(run_id)
                 continue
             await self._output.drop(run_id)
-            if not place.shared or await self._handover.forget(place, run_id):
+            if not place.shared or await self._handover.forget(place, run_id) or await self._was_taken_away(place):
                 await self._containers.delete(place.id)
         self._containers.outdated()
         if live:
@@ -266,6 +267,11 @@ class DockerDriver:
         if place.state in OVER:
             return True
         return place.shared and (await self._handover.sight(place, run_id))[0] in (Seen.STOPPED, Seen.ABSENT)
+
+    async def _was_taken_away(self, place: Container) -> bool:
+        """Whether a container that was alive when it was listed is not any more, and kept nothing but its output."""
+        about = await self._engine.get(f"/containers/{place.id}/json")
+        return about is not None and about["State"]["Status"] in OVER and not await self._handover.runs(place)
 
     async def _keeps_output(self, place: Container) -> bool:
         if place.shared and not place.worker:
@@ -386,7 +392,8 @@ class DockerDriver:
         if place.state == "created" or not await self._keeps_output(place):
             await self._containers.delete(place.id)
         elif place.name == f"{place.slot}.{place.generation}":  # which may be wanted by the next one
-            await self._containers.bind(place, f"over-{place.id[:12]}")
+            with suppress(CommandRefused):  # its output was stored meanwhile, and it is gone
+                await self._containers.bind(place, f"over-{place.id[:12]}")
 
 
 def _sighting(run_id: str, incarnation: str, asked_at: int, sight: Sight) -> Sighting:
