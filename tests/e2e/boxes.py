@@ -1,10 +1,14 @@
-"""A real server with a pool of containers on a real engine."""
+"""A server whose pool is containers of a real engine, under an installation of its own."""
 
 import json
+import os
+import shutil
+import sys
 import uuid
 from pathlib import Path
 from typing import Any
 
+import standby.worker
 from tests.engine import BOX, RunningEngine
 
 from .house import House, until
@@ -13,7 +17,7 @@ SLEEPS = ["/bin/sleep", "1000000"]
 
 
 class Boxes:
-    """A server with one pool of containers, under an installation of its own."""
+    """A server with one pool of containers, and what the engine has of it."""
 
     def __init__(self, directory: Path, engine: RunningEngine, warmth: str, **keys: object) -> None:
         self.engine, self.installation = engine, f"e2e-{uuid.uuid4().hex[:12]}"
@@ -43,3 +47,24 @@ class Boxes:
         with self.engine.client() as client:
             for each in self.containers():
                 client.delete(f"/containers/{each['Id']}", params={"force": 1, "v": 1})
+
+
+def machine() -> list[str]:
+    """Mounts that bring this machine's programs and its Python into a container."""
+    own = os.path.realpath(sys.base_prefix)
+    wanted = ["/usr", "/lib", "/lib64", "/etc/ld.so.cache", *([] if own.startswith("/usr") else [own])]
+    return [f"{path}:{path}:ro" for path in wanted if os.path.exists(path)]
+
+
+def resident(directory: Path) -> dict[str, Any]:
+    """The keys of a pool whose containers have a worker in them: this machine's Python, and one file."""
+    place = directory / "worker"
+    place.mkdir()
+    shutil.copy(standby.worker.__file__, place / "worker.py")
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    python = os.path.join(os.path.realpath(sys.base_prefix), "bin", version)
+    return {
+        "worker": True,
+        "command": [python, "-I", f"{place}/worker.py"],
+        "mounts": [*machine(), f"{place}:{place}:ro"],
+    }
