@@ -78,6 +78,3 @@ def test_a_resident_worker_without_a_network_serves_one_order_after_the_other(tm
         made.drain()
     finally:
         made.close()
-
-
-@pytest.mark.timeout(400)
