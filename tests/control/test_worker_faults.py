@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from standby.core import places
-from standby.core.model import OrderState, SlotState, Trigger
+from standby.core.model import OrderState, SlotState, Trigger, run_id
 from tests.control.home import opened
 
 pytestmark = pytest.mark.anyio
@@ -99,3 +99,20 @@ async def test_a_place_whose_worker_never_came_is_gone_before_the_next_one_is_ma
         (slot,) = await home.stage.store.slots()
         assert slot.failures > 0
         assert len(home.stage.platform.yard.made) <= 1
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("warmth", ["created", "cold"])
+async def test_a_worker_that_began_with_its_run_leaves_when_that_is_over(warmth: str, settled: bool) -> None:
+    async with opened(warmth=warmth, ready="heartbeat") as home:
+        order_id = await home.stage.submit({"run_ms": None})
+        await home.steps()
+        run = run_id(await home.stage.order(order_id))
+        worker = await home.worker("nonce-one")
+        assert (await worker.fetch()).json()["run_id"] == run
+        assert await worker.beat(run) == "go_on"
+        await worker.tell(run)
+        if settled:
+            await home.steps(1)
+            assert (await home.stage.order(order_id)).state is S.COMPLETED
+        assert (await worker.fetch()).status_code in (401, 409)

@@ -102,12 +102,14 @@ def test_the_boot_that_has_the_run_gets_it_as_often_as_it_asks(state: OrderState
 def test_a_run_whose_result_was_told_is_not_handed_out_again(state: OrderState) -> None:
     mine, said = order(state, boot="b-1"), report(ended_at=NOW, exit_code=0)
     assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", said, NOW) is Offer.WAIT
+    assert work.offer(slot(), of(AT_BOOT), mine, "b-1", said, NOW) is Offer.LEAVE
 
 
 def test_another_boot_waits_until_no_run_is_open() -> None:
     theirs = order(S.RUNNING, boot="b-1")
     assert work.offer(slot(boot="b-2"), of(RESIDENT), theirs, "b-2", None, NOW) is Offer.WAIT
     assert work.offer(slot(), of(AT_BOOT), theirs, "b-2", None, NOW) is Offer.WAIT
+    assert work.offer(slot(), of(AT_BOOT), None, "b-2", None, NOW) is Offer.LEAVE
     assert work.offer(slot(), of(AT_BOOT), order(S.PREPARING), "b-0", None, NOW) is Offer.WAIT
     assert work.offer(slot(boot="b-2"), of(RESIDENT), None, "b-2", None, NOW) is Offer.WAIT
 
@@ -121,6 +123,8 @@ def test_a_resident_worker_whose_slot_is_anothers_leaves() -> None:
 def test_a_run_that_is_being_stopped_is_not_begun() -> None:
     mine = order(S.STOPPING, boot="b-1")
     assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", None, NOW) is Offer.GIVE_BACK
+    assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", report(begun_at=None), NOW) is Offer.GIVE_BACK
+    assert work.offer(slot(boot="b-1"), of(RESIDENT), mine, "b-1", report(), NOW) is Offer.WAIT
 
 
 def test_a_worker_that_should_have_ended_gets_nothing() -> None:

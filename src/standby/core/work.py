@@ -104,19 +104,20 @@ def speaks(cause: Cause, order: Order) -> Change | None:
 
 
 def offer(slot: Slot, pool: Pool, order: Order | None, nonce: str, report: Report | None, now: int) -> Offer:
-    """What a boot gets that asks for work: its run, as often as it asks until it told a result, and no other boot's."""
+    """What a boot gets that asks for work: its run, as often as it asks until it told a result, and no other boot's.
+    One that began with its run has nothing to wait for after it, and nobody else would end it."""
+    resident = handed_over(pool.settings.template)
     if order is not None and order.boot == nonce:
         if report is not None and report.ended_at is not None:
-            return Offer.WAIT
+            return Offer.WAIT if resident else Offer.LEAVE
         if fenced(report, pool.settings.silence_ms, now):
             return Offer.LEAVE
         if order.state in _STARTED:
             return Offer.TAKE
         # a question may come late: whoever has begun does not give back by asking
         return Offer.GIVE_BACK if report is None or report.begun_at is None else Offer.WAIT
-    if handed_over(pool.settings.template) and slot.boot != nonce:
-        return Offer.LEAVE
-    return Offer.WAIT
+    over = slot.boot != nonce if resident else order is None
+    return Offer.LEAVE if over else Offer.WAIT
 
 
 def word(order: Order, run: str, boot: str | None, *, fenced: bool) -> Word:
