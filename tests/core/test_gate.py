@@ -68,8 +68,8 @@ def test_only_so_many_starts_begin_as_are_allowed_and_the_rest_is_held_by_rank()
     ],
 )
 def test_a_run_holds_a_permit_until_it_is_known_to_be_ready(columns: dict[str, Any], counts: bool) -> None:
-    unsaved = columns.pop("unsaved", False)
-    run = opened(1, **columns)
+    run = opened(1, **{name: value for name, value in columns.items() if name != "unsaved"})
+    unsaved = "unsaved" in columns
     found = room(
         CREATED, RUNNING, slots=[place(2, CREATED)], opened=[run], unsaved={run.id} if unsaved else frozenset()
     )

@@ -10,6 +10,7 @@ from sim.run import run_seed
 from tests.sim import planted, planted_workers
 from tests.sim.planted import Plant
 
+pytestmark = pytest.mark.timeout(900)
 SEEDS_MOST = 1_000
 PLANTS = {**planted.PLANTS, **planted_workers.PLANTS}
 

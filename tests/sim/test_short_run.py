@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+import pytest
+
 from sim.run import run_seed
 
 SEEDS = 80
 
 
+@pytest.mark.timeout(600)
 def test_no_truth_is_broken_in_a_short_run(figure: Callable[[str], None]) -> None:
     broken = {seed: violation for seed in range(SEEDS) if (violation := run_seed(seed).violation) is not None}
     assert broken == {}, "tell one with: python -m sim --seed N --shrink"
