@@ -132,14 +132,11 @@ class DockerDriver:
         """Nothing of it is alive afterwards. What still has output that nobody stored stays until `forget`. While its
         next generation is being made, that stays: an earlier leader may have made it, and its worker may live there."""
         await self.identity()
-        found = await self._containers.of(slot)
-        if slot.incarnation is None or slot.incarnation.startswith(SEAT) or slot.state is SlotState.REMOVING:
-            # whatever was made under its name up to now; a later one is somebody else's
-            found = [each for each in found if each.generation <= slot.generation]
-        else:
-            found = [each for each in found if each.id == slot.incarnation]
-        for each in found:
-            await self._take_away(each)
+        unknown = slot.incarnation is None or slot.incarnation.startswith(SEAT) or slot.state is SlotState.REMOVING
+        for each in await self._containers.of(slot):
+            # unknown: whatever was made under its name up to now; a later one is somebody else's
+            if each.generation <= slot.generation if unknown else each.id == slot.incarnation:
+                await self._take_away(each)
 
     async def places(self) -> Sequence[Place]:
         """All containers but those that only wait for their output to be stored; of cold slots, what never ran."""
@@ -154,8 +151,7 @@ class DockerDriver:
                     asked_at=asked_at,
                 )
                 for each in await self._containers.every()
-                if (each.warmth != Warmth.COLD and not (each.state in OVER and await self._keeps_output(each)))
-                or _never_ran(each)
+                if each.never_ran or (each.warmth != Warmth.COLD and not await self._only_keeps_output(each))
             ]
 
     async def remove_stray(self, place: Place) -> None:
@@ -272,6 +268,9 @@ class DockerDriver:
         """Whether a container that was alive when it was listed is not any more, and kept nothing but its output."""
         about = await self._engine.get(f"/containers/{place.id}/json")
         return about is not None and about["State"]["Status"] in OVER and not await self._handover.runs(place)
+
+    async def _only_keeps_output(self, place: Container) -> bool:
+        return place.state in OVER and await self._keeps_output(place)
 
     async def _keeps_output(self, place: Container) -> bool:
         if place.shared and not place.worker:
@@ -399,8 +398,3 @@ class DockerDriver:
 def _sighting(run_id: str, incarnation: str, asked_at: int, sight: Sight) -> Sighting:
     seen, handle, end = sight
     return Sighting(run_id=run_id, incarnation=incarnation, seen=seen, asked_at=asked_at, handle=handle, exit=end)
-
-
-def _never_ran(place: Container) -> bool:
-    """Whether it was made for one run, and its start was refused or never sent; nobody uses it after that run."""
-    return place.warmth == Warmth.COLD and place.state == "created"

@@ -55,6 +55,11 @@ class Container(Struct, frozen=True, kw_only=True):
         return self.warmth == Warmth.RUNNING
 
     @property
+    def never_ran(self) -> bool:
+        """Whether it was made for one run, and its start was refused or never sent; nobody uses it after that run."""
+        return self.warmth == Warmth.COLD and self.state == "created"
+
+    @property
     def ready(self) -> bool:
         """Whether a live one is ready, as its pool says; a heartbeat is not ours to see."""
         healthy = self.labels.get(f"{LABEL}ready") == "healthy" and self.health in (None, "healthy")
