@@ -22,7 +22,7 @@ from bench.run import Run
 from bench.server import Server, server
 from tests.e2e.boxes import SLEEPS, resident
 from tests.e2e.house import until
-from tests.engine import BOX, RunningEngine, own_engine
+from tests.engine import BOX, RunningEngine, missing, own_engine
 
 TIERS: Final = ("cold", "created", "running", "resident")
 PIPE: Final = "pipe"
@@ -205,7 +205,10 @@ def _pools(folder: Path, engine: RunningEngine, keys: Mapping[str, Any]) -> str:
 
 
 def measure(run: Run) -> list[Figures]:
-    """The rows of all tiers."""
+    """The rows of all tiers; none where no engine can be started."""
+    if (why := missing()) is not None:
+        print(f"left out, because {why};", end=" ")
+        return []
     base = run.file().parent
     folder = base / "m"
     folder.mkdir()

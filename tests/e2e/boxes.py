@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,15 @@ SLEEPS = ["/bin/sleep", "1000000"]
 class Boxes:
     """A server with one pool of containers, and what the engine has of it."""
 
-    def __init__(self, directory: Path, engine: RunningEngine, warmth: str, **keys: object) -> None:
+    def __init__(
+        self, directory: Path, engine: RunningEngine, warmth: str, timings: Mapping[str, Any] | None = None, **keys: Any
+    ) -> None:
         self.engine, self.installation = engine, f"e2e-{uuid.uuid4().hex[:12]}"
         command = SLEEPS if warmth == "running" else []
         pool = {"image": BOX, "warmth": warmth, "command": command, "network": "none", "memory_mb": 64, **keys}
         lines = "\n".join(f"{key} = {json.dumps(value)}" for key, value in pool.items())
         toml = f'[hosts.engine]\ndriver = "docker"\nendpoint = "{engine.unix}"\n[pools.boxes]\n{lines}\n'
-        self.house = House(directory, toml=toml, installation=self.installation)
+        self.house = House(directory, toml=toml, installation=self.installation, **(timings or {}))
 
     def submit(self, *command: str, **body: Any) -> str:
         return self.house.submit(*command, pool="boxes", **body)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ def watched(boxes: Boxes) -> Iterator[Watcher]:
 def test_ten_and_then_fifty_orders_at_once_never_exceed_the_pool_or_the_gate(tmp_path: Path, warmth: str) -> None:
     gates = tmp_path / "gates"
     gates.mkdir()
-    keys = {"slots_max": SLOTS, "queue_timeout": "10m", "mounts": [f"{gates}:/gates:ro"]}
+    keys: dict[str, Any] = {"slots_max": SLOTS, "queue_timeout": "10m", "mounts": [f"{gates}:/gates:ro"]}
     boxes = Boxes(tmp_path / "house", shared_engine(), warmth, **keys)
     try:
         boxes.house.start()
