@@ -24,7 +24,7 @@ class Ear:
         self._some.set()
 
     async def wait(self) -> Heard:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             await self._some.wait()
         return self.heard[-1]
 

@@ -2,10 +2,19 @@
 
 import re
 from collections.abc import Iterator
+from typing import Final
 
 from standby.config.model import Config, HostConfig, PoolConfig
 from standby.config.values import did_you_mean, is_loopback, names_database
 from standby.core.model import PoolSettings, Reset, Warmth
+
+BESIDE: Final = {
+    "queue_timeout": ("queue_timeout_max",),
+    "slots_warm": ("slots_max",),
+    "reset": ("project",),
+    "ready": ("worker",),
+}
+"""Keys of a pool that contradict each other: whoever set the second one must hear of it, too."""
 
 
 def contradictions(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -28,7 +37,7 @@ def contradictions(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
             yield (f"hosts.{name}.{key}", f"hosts.{name}.driver"), text
     for name, pool in config.pools.items():
         for key, text in _pool_contradictions(config, name, pool):
-            yield (f"pools.{name}.{key}", "queue_timeout_max"), text
+            yield (*(f"pools.{name}.{each}" for each in (key, *BESIDE.get(key, ()))), "queue_timeout_max"), text
 
 
 def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterator[tuple[str, str]]:

@@ -134,6 +134,7 @@ class Handover:
                     return Seen.READY, None, None  # the engine was started again and knows nothing of it
                 if await self._tool(place.id, run_id, "kill") != 0:
                     return Seen.UNKNOWN, exec_id, None
+                record = (await self._records(place.id)).get(run_id, record)  # it ended by itself after the first look
             except EngineRefused:  # nothing can be run there any more: only force will end what is left
                 return Seen.UNKNOWN, exec_id, None
         return Seen.STOPPED, exec_id, _ending(record)
