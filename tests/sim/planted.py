@@ -77,10 +77,12 @@ def run_ids_ignored_in_sightings(patch: pytest.MonkeyPatch) -> None:
 
 
 def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
+    """A stop that names less than the very place: it hits whatever was last started in the pool."""
     real = ScriptedDriver.stop
 
     async def stop(self: ScriptedDriver, slot: Slot, run: str, incarnation: str, *, force: bool, epoch: int) -> None:
-        latest = [copy for copy in self.platform.copies.values() if f":{slot.name}:" in copy.incarnation]
+        pool = f":{slot.name.rpartition('-')[0]}-"
+        latest = [copy for copy in self.platform.copies.values() if pool in copy.incarnation]
         copy = latest[-1] if latest else self.platform.copies.get(run)
         if copy is not None:
             run, incarnation = copy.run_id, copy.incarnation
