@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import asyncpg
 
-from tests.postgres import DIRECTORY, end_server, server_url
+from tests.launched import end_launched
+from tests.postgres import DIRECTORY, server_url
 
 DURABLE: Final = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
 
@@ -45,7 +46,7 @@ def postgres() -> Iterator[Postgres]:
     try:
         yield Postgres(server_url())
     finally:
-        end_server(home)
+        end_launched(home)
 
 
 async def _ask(url: str, sql: str) -> Any:

@@ -10,7 +10,8 @@ import pytest
 from standby.store.contract import Store
 from standby.store.sqlite import SqliteStore, clock_ms
 from tests import engine
-from tests.postgres import DIRECTORY, end_server, fresh_database
+from tests.launched import end_launched
+from tests.postgres import DIRECTORY, fresh_database
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,8 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        end_server(Path(os.environ[DIRECTORY]))
-        engine.end_engine(Path(os.environ[engine.DIRECTORY]))
+        for directory in (DIRECTORY, engine.DIRECTORY):
+            end_launched(Path(os.environ[directory]))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -186,21 +186,6 @@ def own_engine(home: Path, *flags: str) -> Iterator[RunningEngine]:
         remove_home(home)
 
 
-def end_engine(home: Path) -> None:
-    """End what `shared_engine` started, if it did, and leave nothing behind."""
-    pid_file = home / "launcher.pid"
-    if pid_file.exists():
-        launcher = int(pid_file.read_text())
-        try:
-            gone = os.pidfd_open(launcher)
-        except ProcessLookupError:
-            return
-        os.kill(launcher, signal.SIGTERM)
-        select.select([gone], [], [], START_S)
-        os.close(gone)
-    shutil.rmtree(home, ignore_errors=True)
-
-
 def clear(engine: RunningEngine) -> None:
     """Remove every container, so that no shim outlives the engine."""
     with engine.client() as client:

@@ -74,21 +74,6 @@ def _template() -> str:
     return Path(os.environ[DIRECTORY]).name.replace("-", "_")
 
 
-def end_server(home: Path) -> None:
-    """End what `server_url` started, if it did, and leave nothing behind."""
-    pid_file = home / "launcher.pid"
-    if pid_file.exists():
-        launcher = int(pid_file.read_text())
-        try:
-            gone = os.pidfd_open(launcher)
-        except ProcessLookupError:
-            return
-        os.kill(launcher, signal.SIGTERM)
-        select.select([gone], [], [], START_S)
-        os.close(gone)
-    shutil.rmtree(home, ignore_errors=True)
-
-
 def _launch(home: Path, told: Path) -> None:
     log_path = home / "log"
     with log_path.open("ab") as log:

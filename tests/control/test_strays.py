@@ -50,6 +50,8 @@ async def test_an_idle_slot_whose_place_is_gone_is_made_anew() -> None:
     after = await stage.store.slots()
     assert [slot.state for slot in after] == ["idle", "idle"] and after[1] == second
     assert after[0].incarnation in stage.platform.yard.made and after[0].generation == first.generation + 1
+    told = [event for event in await stage.store.events(0, 1_000) if event.kind is EventKind.SLOT_CLEANING]
+    assert [event.subject for event in told] == [first.name] and told[0].data["note"]["why"]
 
 
 async def test_a_place_that_cannot_serve_is_made_anew() -> None:
@@ -113,6 +115,8 @@ async def test_a_sweep_of_too_many_refuses_and_says_so_until_it_is_settled() -> 
     await stage.steps(leader, 40, each_ms=1_000)
     host = await stage.store.host("local")
     assert host is not None and host.error is None and len(stage.platform.yard.made) == 10
+    alarms = [event for event in await stage.store.events(0, 1_000) if event.kind is EventKind.HOST_ALARMED]
+    assert [event.data["host"]["error"] is None for event in alarms][:1] == [False]
 
 
 async def test_what_runs_or_is_being_made_is_no_stray() -> None:

@@ -15,7 +15,7 @@ from standby.drivers.contract import Exit, Making, Sighting, Start
 from standby.drivers.docker import DockerDriver
 from tests.engine import BOX, RunningEngine
 
-from .rigs import PATIENCE_S, now_ms, place, script, start_of, wait_for
+from .rigs import PATIENCE_S, ShellWork, now_ms, place, start_of, wait_for
 
 SLEEPS = ("/bin/sleep", "1000000")
 
@@ -56,7 +56,7 @@ def bare_image() -> bytes:
     return packed.getvalue()
 
 
-class DockerRig:
+class DockerRig(ShellWork):
     """An installation on an engine."""
 
     says_why = True
@@ -80,18 +80,6 @@ class DockerRig:
         driver.usual, driver.prefix = self.making, self.installation
         self._drivers.append(driver)
         return driver
-
-    def lasting(self) -> Spec:
-        return Spec(order_id="any", command=("/bin/sleep", "600"))
-
-    def ending(self, code: int) -> Spec:
-        return script(f"exit {code}")
-
-    def printing(self, *lines: str) -> Spec:
-        return script("\n".join(f"echo '{line}'" for line in lines))
-
-    def unstartable(self) -> Spec:
-        return Spec(order_id="any", command=("no-such-command-anywhere",))
 
     async def wait(self, check: Callable[[], Awaitable[bool]]) -> None:
         with anyio.fail_after(PATIENCE_S):

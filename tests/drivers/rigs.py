@@ -151,7 +151,23 @@ def pid_in(handle: str | None) -> int:
     return int(handle.split(":")[0])
 
 
-class ProcessRig:
+class ShellWork:
+    """Work of known behaviour, for platforms that run commands."""
+
+    def lasting(self) -> Spec:
+        return Spec(order_id="any", command=("/bin/sleep", "600"))
+
+    def ending(self, code: int) -> Spec:
+        return script(f"exit {code}")
+
+    def printing(self, *lines: str) -> Spec:
+        return script("\n".join(f"echo '{line}'" for line in lines))
+
+    def unstartable(self) -> Spec:
+        return Spec(order_id="any", command=("no-such-command-anywhere",))
+
+
+class ProcessRig(ShellWork):
     """A directory with a keeper of its own."""
 
     says_why = True
@@ -173,18 +189,6 @@ class ProcessRig:
         )
         self._drivers.append(driver)
         return driver
-
-    def lasting(self) -> Spec:
-        return Spec(order_id="any", command=("/bin/sleep", "600"))
-
-    def ending(self, code: int) -> Spec:
-        return script(f"exit {code}")
-
-    def printing(self, *lines: str) -> Spec:
-        return script("\n".join(f"echo '{line}'" for line in lines))
-
-    def unstartable(self) -> Spec:
-        return Spec(order_id="any", command=("no-such-command-anywhere",))
 
     async def wait(self, check: Callable[[], Awaitable[bool]]) -> None:
         with anyio.fail_after(PATIENCE_S):

@@ -1,6 +1,7 @@
 """A real server from the first order to its orderly end."""
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -16,6 +17,8 @@ SCRIPTED = (
     SMALL
     + '[hosts.local]\ndriver = "process"\n[hosts.stage]\ndriver = "scripted"\nseats = false\nrefuses_creates = 1\n'
     + '[pools.stage]\nhost = "stage"\nretry_base = "50ms"\nslots_max = 1\n'
+    + '[hosts.weak]\ndriver = "scripted"\nseats = false\nrefuses_creates = 5\nstarts_max = 1\n'
+    + '[pools.weak]\nhost = "weak"\nslots_max = 6\nmemory_mb = 1\n'
     + "[projects.small]\nrunning_max = 1\n"
 )
 
@@ -134,25 +137,21 @@ def test_a_secret_reaches_the_run_and_nothing_else(tmp_path: Path) -> None:
 
 
 ELSEWHERE = {
-    "order.held",  # tests/e2e/test_docker_many.py, as every start that waits
-    "order.extended",  # tests/control/test_deploy_gate.py
-    "order.bound",  # tests/e2e/test_workers.py
-    "slot.booted",
-    "slot.cleaning",  # tests/control/test_strays.py
-    "host.swept",
-    "host.alarmed",
-    "pool.failing",  # tests/control/test_warm_pools.py
-    "pool.broken",
-    "pool.mended",
-    "pool.reset",  # tests/api/test_places.py
+    "order.extended": "tests/control/test_deploy_gate.py",
+    "slot.booted": "tests/api/test_worker.py",
+    "slot.cleaning": "tests/control/test_strays.py",
+    "host.swept": "tests/control/test_strays.py",
+    "host.alarmed": "tests/control/test_strays.py",
 }
-"""What takes containers, workers or a broken platform: produced where those are."""
+"""What takes half an hour, a resident worker, or places that vanish and stray: where those are played."""
 
 
 def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path) -> None:
     with house(tmp_path / "house", toml=_one_pool(SCRIPTED)) as home:
         home.start()
-        home.ended(home.submit("true"))
+        _broken(home)
+        say = 'curl -s -H "Authorization: Bearer $STANDBY_RUN_TOKEN" -d "{}" -H "Content-Type: application/json"'
+        home.ended(home.submit(script=f"{say} $STANDBY_URL/api/v1/worker/heartbeat"))
         home.ended(home.submit("no-such-command", retry={"retries": 1}))
         slow = home.submit("sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60", run_timeout_s=0.2, stop_grace_s=3)
         home.in_state(slow, "stopping")
@@ -170,9 +169,28 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         home.call("PATCH", "/pools/stage", {"set": {"stop_grace_s": 5}})
         gone = home.ended(home.submit("true"))["id"]
         home.call("POST", "/work-orders/purge", {"filter": {"ids": [gone]}})
-        kinds = {str(kind) for kind in EventKind} - ELSEWHERE
+        kinds = {str(kind) for kind in EventKind} - ELSEWHERE.keys()
         until(lambda: "slot.gone" in _kinds(home), "the drained host gave up its slots")
         assert kinds - _kinds(home) == set()
+
+
+def test_the_kinds_that_are_produced_elsewhere_are_spoken_of_there() -> None:
+    root = Path(__file__).parents[2]
+    silent = {kind for kind, file in ELSEWHERE.items() if not _speaks((root / file).read_text(), kind)}
+    assert silent == set()
+
+
+def _speaks(text: str, kind: str) -> bool:
+    return kind in text or re.search(rf"K(ind)?\.{kind.upper().replace('.', '_')}\b", text) is not None
+
+
+def _broken(home: House) -> None:
+    """Five orders on a host that makes one place at a time, and makes none: until somebody resets the breaker."""
+    slowly = {"script": {"start_ms": 500}}
+    weak = [home.submit(pool="weak", command=["-"], payload=slowly) for _ in range(5)]
+    until(lambda: home.get("/pools/weak")["broken_since"], "its breaker is open")
+    home.call("POST", "/pools/weak/reset-breaker", {"reason": "mended"})
+    home.ended(weak[0])
 
 
 def _kinds(home: House) -> set[str]:

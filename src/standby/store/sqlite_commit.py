@@ -27,8 +27,7 @@ where id = ?1 and version = ?27
 """
 CLAIM_ORDER: Final = """
 update orders set version = version + 1, state = 'preparing', state_since = ?2, attempt = ?3, rank = null,
-    queue_due = null, slot = ?4, incarnation = ?5, commanded_at = ?2, command_until = ?6, deadline = ?7,
-    boot = (select boot from slots where name = ?4), deploy_since = null
+    queue_due = null, slot = ?4, incarnation = ?5, commanded_at = ?2, command_until = ?6, deadline = ?7
 where id = ?1
 """
 READY_ORDER: Final = """
@@ -38,7 +37,7 @@ where id = ?1
 END_ORDER: Final = """
 update orders set version = version + 1, state = ?2, state_since = ?3, due_at = ?4, dedupe_live = ?5, slot = null,
     incarnation = null, handle = null, commanded_at = null, command_until = null, ready_at = null, deadline = null,
-    stop_reason = null, reason = ?6, exit_code = ?7, ended_at = ?8, boot = null
+    stop_reason = null, reason = ?6, exit_code = ?7, ended_at = ?8
 where id = ?1
 """
 USE_SLOT: Final = """
