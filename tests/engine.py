@@ -194,12 +194,17 @@ def clear(engine: RunningEngine) -> None:
 
 
 def remove_home(home: Path) -> None:
-    """Its files, after what is still mounted among them."""
+    """Its files, after what is still mounted among them: an engine may leave mounts that go a moment later."""
+    _wait(lambda: _removed(home))
+
+
+def _removed(home: Path) -> bool:
     for line in Path("/proc/mounts").read_text().splitlines():
         target = line.split()[1]
         if target.startswith(f"{home}/"):
-            subprocess.run(["umount", "-l", target], check=False)
+            subprocess.run(["umount", "-l", target], check=False, stderr=subprocess.DEVNULL)
     shutil.rmtree(home, ignore_errors=True)
+    return not home.exists()
 
 
 def load_box(engine: RunningEngine) -> None:

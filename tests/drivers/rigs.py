@@ -130,6 +130,19 @@ async def wait_for(rig: Rig, driver: Driver, slot: Slot, run_id: str, wanted: Se
     return found[-1]
 
 
+async def ended_when_asked(rig: Rig, slot: Slot, run_id: str) -> Sighting:
+    """Asked again and again, as by the server: the first word may come before anybody in a container listens."""
+    found: list[Sighting] = []
+
+    async def seen() -> bool:
+        await rig.driver.stop(slot, run_id, slot.incarnation or "", force=False, epoch=1)
+        found.append(await look(rig.driver, slot, run_id))
+        return found[-1].seen is Seen.STOPPED
+
+    await rig.wait(seen)
+    return found[-1]
+
+
 async def until(check: Callable[[], bool]) -> None:
     """Poll a condition of the real world with a deadline."""
     with anyio.fail_after(PATIENCE_S):

@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from standby.drivers.contract import CommandRefused, Driver, Logs, Seen
 
-from .rigs import LogsRig, Rig, look, open_run, place, start_of, wait_for
+from .rigs import LogsRig, Rig, ended_when_asked, look, open_run, place, start_of, wait_for
 
 pytestmark = pytest.mark.anyio
 
@@ -124,8 +124,7 @@ async def test_an_asked_run_ends_by_a_signal(rig: Rig) -> None:
     assert slot.incarnation is not None
     await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
     await wait_for(rig, rig.driver, slot, "o-1", Seen.READY)
-    await rig.driver.stop(slot, "o-1", slot.incarnation, force=False, epoch=1)
-    sighting = await wait_for(rig, rig.driver, slot, "o-1")
+    sighting = await ended_when_asked(rig, slot, "o-1")
     assert sighting.exit is not None
     assert sighting.exit.signal == 15
 

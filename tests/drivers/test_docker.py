@@ -10,7 +10,7 @@ from standby.drivers.contract import CommandRefused, Making, Seen
 from tests.engine import box, load_image
 
 from .docker_rig import DockerRig, bare_image, beside, only, output, run, template
-from .rigs import look, place, script, slot_named, start_of, wait_for
+from .rigs import ended_when_asked, look, place, script, slot_named, start_of, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -182,6 +182,5 @@ async def test_nothing_is_said_in_the_name_of_a_run(tier: DockerRig) -> None:
     slot = await place(tier.driver)
     await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
     await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
-    await tier.driver.stop(slot, "o-1", slot.incarnation or "", force=False, epoch=1)
-    await wait_for(tier, tier.driver, slot, "o-1")
+    await ended_when_asked(tier, slot, "o-1")
     assert await output(tier) == []

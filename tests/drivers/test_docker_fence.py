@@ -93,6 +93,33 @@ async def test_a_run_id_that_began_in_a_live_container_begins_there_no_second_ti
     assert (await look(running.another_driver(), slot, "o-1")).seen is Seen.READY
 
 
+async def test_what_another_server_began_is_seen_by_one_that_looked_before(running: DockerRig) -> None:
+    slot = await place(running.driver)
+    other = running.another_driver()
+    assert (await look(other, slot, "o-1")).seen is Seen.FRESH
+    await running.driver.start(slot, start_of(slot, "o", running.lasting()))
+    assert (await look(other, slot, "o-1")).seen is Seen.READY
+    await other.stop(slot, "o-1", slot.incarnation or "", force=True, epoch=1)
+    await wait_for(running, running.driver, slot, "o-1")
+
+
+async def test_a_second_try_by_a_server_that_knew_nothing_of_the_first_ends_nothing(running: DockerRig) -> None:
+    slot = await place(running.driver)
+    other = running.another_driver()
+    assert await other.unstored() == []
+    await running.driver.start(slot, start_of(slot, "o", running.lasting()))
+    await wait_for(running, running.driver, slot, "o-1", Seen.READY)
+    await running.wait(lambda: _noted(running, slot.incarnation, "o-1"))
+    second = await other.start(slot, start_of(slot, "o", running.lasting()))
+    assert second.seen is not Seen.STOPPED
+    assert (await wait_for(running, other, slot, "o-1", Seen.READY)).exit is None
+    assert (await look(running.driver, slot, "o-1")).seen is Seen.READY
+
+
+async def _noted(rig: DockerRig, container: str | None, run_id: str) -> bool:
+    return beside(rig, container, "/bin/test", "-e", f"{wrap.RUNS}/{run_id}/pid") == 0
+
+
 async def test_a_live_container_serves_one_run_after_the_other(running: DockerRig) -> None:
     slot = await place(running.driver)
     for name, code in (("a", 1), ("b", 2), ("c", 0)):

@@ -6,16 +6,17 @@ import ssl
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
-import httpx2
 import msgspec
 
 from standby.core.errors import ConfigError, Unreachable
+from standby.drivers.docker.line import UPGRADED, Line, Lines
 
 API_VERSION: Final = (1, 41)
 """The oldest that has all we need. A newer engine is asked in its oldest version: what it promises to keep."""
 CONNECT_S: Final = 5.0
+TLS_PORT: Final = 2376
 NOTHING_TO_DO: Final = b"\0"
 """What `call` answers where it was already so."""
 _GOING_DOWN: Final = (
@@ -38,20 +39,7 @@ class EngineRefused(Exception):
         self.status = status
 
 
-class Pipe:
-    """The standard input of a container or an exec."""
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-
-    async def write(self, data: bytes) -> None:
-        try:
-            await self._stream.write(data, timeout=CONNECT_S)
-        except _BROKEN as error:
-            raise Unreachable(f"the engine hung up: {error!r}") from error
-
-
-_BROKEN: Final = (httpx2.TransportError, httpx2.StreamError, OSError)
+_BROKEN: Final = (OSError, asyncio.IncompleteReadError)
 
 
 class Engine:
@@ -59,21 +47,16 @@ class Engine:
 
     def __init__(self, endpoint: str, tls: Path | None = None, *, timeout_s: float = 30.0) -> None:
         """unix:///path, or tcp://host:port with `tls`: a directory with ca.pem, cert.pem and key.pem."""
-        self.endpoint = endpoint
+        self.endpoint, self._timeout_s = endpoint, timeout_s
         url = urlsplit(endpoint)
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=60)
         if url.scheme == "unix":
-            transport = httpx2.AsyncHTTPTransport(uds=url.path, limits=limits)
-            base = "http://engine"
+            self._lines = Lines(path=url.path, tls=None)
         else:
-            transport = httpx2.AsyncHTTPTransport(verify=_tls_context(tls), limits=limits, trust_env=False)
-            base = f"https://{url.netloc}"
-        timeout = httpx2.Timeout(timeout_s, connect=CONNECT_S)
-        self._http = httpx2.AsyncClient(transport=transport, base_url=base, timeout=timeout, trust_env=False)
+            self._lines = Lines(address=(url.hostname or "", url.port or TLS_PORT), tls=_tls_context(tls))
         self._prefix = ""
 
     async def close(self) -> None:
-        await self._http.aclose()
+        await self._lines.close()
 
     async def negotiate(self) -> None:
         """Find the version of the API to speak."""
@@ -98,52 +81,64 @@ class Engine:
 
     async def call(self, method: str, path: str, params: Params | None = None, body: object = None) -> bytes:
         """Do something; bytes are sent as an archive, all else as JSON. Returns the answer, or NOTHING_TO_DO."""
-        content = body if body is None or isinstance(body, bytes) else msgspec.json.encode(body)
-        kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
-        headers = {} if content is None else {"Content-Type": kind}
-        try:
-            answer = await self._http.request(
-                method, self._prefix + path, params=params, content=content, headers=headers
-            )
-        except _BROKEN as error:
-            raise self._away(error) from error
-        if answer.status_code >= 400:
-            raise _refusal(answer.status_code, answer.content)
-        return NOTHING_TO_DO if answer.status_code == 304 else answer.content
+        async with self._away(), asyncio.timeout(self._timeout_s), self._asked(method, path, params, body) as asked:
+            status, line = asked
+            content = await line.rest()
+        if status >= 400:
+            raise _refusal(status, content)
+        return NOTHING_TO_DO if status == 304 else content
 
     @contextlib.asynccontextmanager
     async def stream(
         self, method: str, path: str, params: Params, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """An answer that goes on, in pieces as they come."""
-        endless = httpx2.Timeout(None, connect=CONNECT_S)
-        try:
-            async with self._http.stream(
-                method, self._prefix + path, params=params, timeout=endless, headers=headers
-            ) as answer:
-                if answer.status_code >= 400:
-                    raise _refusal(answer.status_code, await answer.aread())
-                yield answer.aiter_raw()
-        except _BROKEN as error:
-            raise self._away(error) from error
+        async with self._away(), self._asked(method, path, params, None, headers) as (status, line):
+            if status >= 400:
+                raise _refusal(status, await line.rest())
+            yield line.pieces()
 
     @contextlib.asynccontextmanager
-    async def pipe(self, path: str, params: Params | None = None, body: object = None) -> AsyncIterator[Pipe]:
-        """The connection itself, after the engine took it over as a standard input; its end is the end of input."""
-        content = b"" if body is None else msgspec.json.encode(body)
-        headers = {"Connection": "Upgrade", "Upgrade": "tcp", "Content-Type": "application/json"}
-        try:
-            async with self._http.stream(
-                "POST", self._prefix + path, params=params, content=content, headers=headers
-            ) as answer:
-                if answer.status_code != 101:
-                    raise _refusal(answer.status_code, await answer.aread())
-                yield Pipe(answer.extensions["network_stream"])
-        except _BROKEN as error:
-            raise self._away(error) from error
+    async def pipe(self, path: str, params: Params | None = None, body: object = None) -> AsyncIterator[Line]:
+        """The line itself, after the engine took it over as a standard input; its end is the end of input."""
+        upgrade = {"Connection": "Upgrade", "Upgrade": "tcp"}
+        async with self._away(), self._asked("POST", path, params, body, upgrade, self._timeout_s) as asked:
+            status, line = asked
+            if status != UPGRADED:
+                raise _refusal(status, await line.rest())
+            yield line
 
-    def _away(self, error: Exception) -> Unreachable:
-        return Unreachable(f"the engine at {self.endpoint} does not answer: {str(error) or repr(error)}")
+    @contextlib.asynccontextmanager
+    async def _asked(
+        self,
+        method: str,
+        path: str,
+        params: Params | None,
+        body: object,
+        headers: Mapping[str, str] | None = None,
+        within_s: float | None = None,
+    ) -> AsyncIterator[tuple[int, Line]]:
+        """The status of an answer, and the line its rest comes by."""
+        content = b"" if body is None else body if isinstance(body, bytes) else msgspec.json.encode(body)
+        kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
+        target = f"{self._prefix}{path}?{urlencode(params)}" if params else self._prefix + path
+        request = self._lines.request(method, target, {"Content-Type": kind, **(headers or {})}, content)
+        async with asyncio.timeout(CONNECT_S):
+            line = await self._lines.take()
+        try:
+            async with asyncio.timeout(within_s):
+                status = await line.ask(request)
+            yield status, line
+        finally:
+            self._lines.give_back(line)
+
+    @contextlib.asynccontextmanager
+    async def _away(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except _BROKEN as error:
+            what = str(error) or repr(error)
+            raise Unreachable(f"the engine at {self.endpoint} does not answer: {what}") from error
 
 
 def _refusal(status: int, content: bytes) -> Exception:
@@ -204,7 +199,12 @@ class Anchor:
     async def same(self) -> AsyncIterator[str]:
         """What is asked inside is asked of one engine: its id; Unreachable if the stream broke meanwhile."""
         identity, life = await self.identity(), self._lives
-        yield identity
+        try:
+            yield identity
+        except Unreachable:
+            await self.close()  # who answers next may be another one
+            raise
+        await asyncio.sleep(0)  # the stream may have broken in the very moment of the last answer
         if life != self._lives:
             raise Unreachable("the engine went away while it was asked")
 

@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -73,7 +73,7 @@ class Handover:
 
     async def stop(self, place: Container, run_id: str, *, force: bool) -> None:
         """Ask its first process, or end all of them; where nothing can be run any more, end the container."""
-        if place.state not in ALIVE or run_id not in await self.runs(place) or run_id in self._ended:
+        if place.state not in ALIVE or run_id in self._ended or not await self._begun(place, run_id):
             return
         try:
             await self._tool(place.id, run_id, "kill" if force else "ask")
@@ -98,11 +98,11 @@ class Handover:
 
     async def sight(self, place: Container, run_id: str) -> Sight:
         """What became of a run there; STOPPED when none of its processes is left."""
-        known = await self._runs(place)
-        exec_id = known.get(run_id)
-        if exec_id == FORGOTTEN or (run_id not in known and place.state not in ALIVE):
+        begun = await self._begun(place, run_id)
+        exec_id = self._known[place.id].get(run_id)
+        if exec_id == FORGOTTEN or (not begun and place.state not in ALIVE):
             return Seen.ABSENT, None, None
-        if run_id not in known:
+        if not begun:
             return Seen.FRESH, None, None
         if run_id not in self._ended:
             alive = place.state in ALIVE
@@ -130,8 +130,8 @@ class Handover:
             return Seen.STOPPED, exec_id, failed
         if "exit" not in record and "error" not in record:
             try:
-                if code is None and await self._tool(place.id, run_id, "probe") == 0:
-                    return Seen.READY, None, None  # the engine was started again and knows nothing of it
+                if code in (None, wrap.NOT_BEGUN) and await self._tool(place.id, run_id, "probe") == 0:
+                    return Seen.READY, None, None  # the engine knows nothing of it any more, or only of a second try
                 if await self._tool(place.id, run_id, "kill") != 0:
                     return Seen.UNKNOWN, exec_id, None
                 record = (await self._records(place.id)).get(run_id, record)  # it ended by itself after the first look
@@ -147,11 +147,24 @@ class Handover:
 
     async def _runs(self, place: Container) -> dict[str, str | None]:
         if place.id not in self._known:
-            found = {} if place.state == "created" else await self._records(place.id)
-            self._known.setdefault(
-                place.id, {run: FORGOTTEN if FORGOTTEN in files else None for run, files in found.items()}
-            )
+            await self._learn(place)
         return self._known[place.id]
+
+    async def _begun(self, place: Container, run_id: str) -> bool:
+        """Whether it began there, or was forgotten; where that is not known another server may have begun it."""
+        if run_id not in await self._runs(place) and place.state != "created":
+            await self._learn(place)
+        return run_id in self._known[place.id]
+
+    async def _learn(self, place: Container) -> None:
+        """Who is at work there, and then who left a note: one that just began has none yet."""
+        found: dict[str, str | None] = {}
+        if place.state in ALIVE:
+            found |= await self._at_work(place.id)
+        if place.state != "created":
+            noted = await self._records(place.id)
+            found = {run: FORGOTTEN if FORGOTTEN in files else None for run, files in noted.items()} | found
+        self._known[place.id] = found | self._known.get(place.id, {})
 
     async def _records(self, container: str) -> dict[str, Record]:
         try:
@@ -161,13 +174,17 @@ class Handover:
 
     async def _find(self, container: str, run_id: str) -> str | None:
         """The exec of a run that another server handed over."""
+        exec_id = (await self._at_work(container)).get(run_id)
+        if exec_id is not None:
+            self._known[container][run_id] = exec_id
+        return exec_id
+
+    async def _at_work(self, container: str) -> dict[str, str]:
+        """Runs -> execs that are alive."""
         about = await self._engine.get(f"/containers/{container}/json")
-        for exec_id in (about or {}).get("ExecIDs") or ():
-            found = await self._engine.get(f"/exec/{exec_id}/json")
-            if found is not None and found["Running"] and found["ProcessConfig"]["arguments"][-1] == run_id:
-                self._known[container][run_id] = exec_id
-                return str(exec_id)
-        return None
+        execs = [await self._engine.get(f"/exec/{each}/json") for each in (about or {}).get("ExecIDs") or ()]
+        ours = [each for each in execs if each is not None and each["Running"] and _is_run(each["ProcessConfig"])]
+        return {each["ProcessConfig"]["arguments"][-1]: each["ID"] for each in ours}
 
     async def _tool(self, container: str, run_id: str, word: str) -> int | None:
         """Run our tool beside the run and wait for its end; null when it did not come."""
@@ -191,6 +208,10 @@ class Handover:
         }
         answer = await self._engine.call("POST", f"/containers/{container}/exec", body=body)
         return str(msgspec.json.decode(answer)["Id"])
+
+
+def _is_run(process: Mapping[str, Any]) -> bool:
+    return bool(process["arguments"][:2] == ["-c", wrap.BY_EXEC])
 
 
 def _ending(record: Record) -> Exit:

@@ -23,7 +23,8 @@ NOT_BEGUN: Final = 125
 RECORDED: Final = 125
 """From this exit code on it may be ours, or a signal's: what was noted in the run's directory decides."""
 
-_BEGIN: Final = f"""d={RUNS}/$1
+_BEGIN: Final = f"""trap _asked=1 TERM
+d={RUNS}/$1
 mkdir -p {RUNS} && mkdir $d 2>/dev/null || exit {NOT_BEGUN}
 cat >$d/order || exit {NOT_BEGUN}
 trap 'echo >$d/cut; exit {NOT_BEGUN}' EXIT
