@@ -15,6 +15,7 @@ from standby.drivers.docker.engine import Anchor, Engine, EngineRefused
 from standby.drivers.docker.shape import LABEL, OVER, Container, body_of, inspected, labels_of, listed, run_name
 
 RECENT_S: Final = 5.0
+TAKEN: Final = 409
 ROOT: Final = ("", "0", "root", "0:0", "root:root")
 
 
@@ -52,8 +53,8 @@ class Containers:
         """What is there under a slot's name, of any generation."""
         return await self.every(slot=slot.name)
 
-    async def make(self, slot: Slot, making: Making, name: str, run_id: str | None) -> Container:
-        """Make one and start nothing."""
+    async def make(self, slot: Slot, making: Making, name: str, run_id: str | None) -> tuple[Container, bool]:
+        """Make one and start nothing; or the one that has this name already. And whether it is new."""
         if making.template.image is None:
             raise CommandRefused("the pool names no image")
         labels = labels_of(self._owner, slot, making.template, run_id)
@@ -66,8 +67,11 @@ class Containers:
             if about["Config"].get("User", "") not in ROOT:
                 await self._engine.call("PUT", f"/containers/{made}/archive", {"path": wrap.HOME}, open_home())
         except EngineRefused as refusal:
-            raise CommandRefused(str(refusal)) from refusal
-        return inspected(about)
+            there = [each for each in await self.of(slot) if each.name == name] if refusal.status == TAKEN else []
+            if not there:
+                raise CommandRefused(str(refusal)) from refusal
+            return there[0], False
+        return inspected(about), True
 
     async def enliven(self, place: Container) -> str | None:
         """Start a container that is to live; its id once it is ready."""

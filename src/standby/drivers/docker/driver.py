@@ -120,12 +120,9 @@ class DockerDriver:
         engine_id = await self.identity()
         if making.template.warmth is Warmth.COLD:
             return f"{SEAT}{engine_id}"
-        name = base_name(slot)
-        place = next((each for each in await self._containers.of(slot) if each.name == name), None)
-        if place is None:
-            place = await self._containers.make(slot, self._reachable(making), name, None)
-            if place.shared:
-                self._handover.made(place.id)
+        place, new = await self._containers.make(slot, self._reachable(making), base_name(slot), None)
+        if new and place.shared:
+            self._handover.made(place.id)
         return await self._containers.enliven(place) if place.shared else place.id
 
     async def remove(self, slot: Slot) -> None:
@@ -345,18 +342,18 @@ class DockerDriver:
         return await self._begin(place, start, until)
 
     async def _start_cold(self, slot: Slot, start: Start, until: float) -> Sight:
-        found = [each for each in await self._containers.of(slot) if each.run_id == start.run_id]
-        if found and found[0].state != "created":
-            return await self._sight(found[0], start.run_id)
+        if time.monotonic() >= until:  # then it can only be told what was sent before
+            there = [each for each in await self._containers.of(slot) if each.run_id == start.run_id]
+            if there and there[0].state != "created":
+                return await self._sight(there[0], start.run_id)
         in_time(until)
-        if found:
-            place = found[0]
-        else:
-            name = run_name(slot.name, slot.generation, start.run_id)
-            try:
-                place = await self._containers.make(slot, self._reachable(start.making), name, start.run_id)
-            except CommandRefused as refusal:
-                return Seen.STOPPED, None, Exit(start_error=str(refusal), place_failed=True)
+        name = run_name(slot.name, slot.generation, start.run_id)
+        try:
+            place, new = await self._containers.make(slot, self._reachable(start.making), name, start.run_id)
+        except CommandRefused as refusal:
+            return Seen.STOPPED, None, Exit(start_error=str(refusal), place_failed=True)
+        if not new and place.state != "created":
+            return await self._sight(place, start.run_id)
         return await self._begin(place, start, until)
 
     async def _begin(self, place: Container, start: Start, until: float) -> Sight:

@@ -12,6 +12,7 @@ from standby.drivers.docker.engine import Engine, EngineRefused
 Record = Mapping[str, str]
 """File -> what is in it: `cut`, `pid`, `error`, `exit`, `oom`, `taken`, `forgotten`."""
 SIGNAL_MAX = 64
+FORGOTTEN = "forgotten"
 NOT_WHOLE = "the order did not arrive whole"
 """Whoever sent it died meanwhile, or something ended the container."""
 
@@ -37,12 +38,12 @@ async def records(engine: Engine, container: str) -> dict[str, Record]:
     return dict(found)
 
 
-_SMALL = ("cut", "exit", "error", "taken", "pid", "oom", "forgotten")
+_SMALL = ("cut", "exit", "error", "taken", "pid", "oom", FORGOTTEN)
 
 
-def note(folder: str, name: str) -> bytes:
-    """Packed: a file for a run's directory that says only that it is there."""
-    return _packed(tarfile.TarInfo(f"{folder}/{name}"))
+def forgotten(folder: str) -> bytes:
+    """Packed: the files in a run's directory that say that nobody asks for it again, and that it shall not begin."""
+    return _packed(*(tarfile.TarInfo(f"{folder}/{name}") for name in (FORGOTTEN, wrap.BEGUN)))
 
 
 def open_home() -> bytes:
@@ -52,10 +53,11 @@ def open_home() -> bytes:
     return _packed(entry)
 
 
-def _packed(entry: tarfile.TarInfo) -> bytes:
+def _packed(*entries: tarfile.TarInfo) -> bytes:
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
-        tar.addfile(entry)
+        for entry in entries:
+            tar.addfile(entry)
     return packed.getvalue()
 
 

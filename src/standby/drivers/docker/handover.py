@@ -10,12 +10,11 @@ import msgspec
 from standby.core.errors import Unreachable
 from standby.drivers.contract import CommandRefused, Exit, Seen, Start
 from standby.drivers.docker import wrap
-from standby.drivers.docker.ending import Record, by_code, not_begun, note, records
+from standby.drivers.docker.ending import FORGOTTEN, Record, by_code, forgotten, not_begun, records
 from standby.drivers.docker.engine import Engine, EngineRefused
 from standby.drivers.docker.shape import ALIVE, Container, env_of
 
 Sight = tuple[Seen, str | None, Exit | None]
-FORGOTTEN: Final = "forgotten"
 TOOL_S: Final = 10.0
 
 
@@ -87,7 +86,7 @@ class Handover:
         known = await self._runs(place)
         if place.state in ALIVE:
             try:
-                packed = note(run_id, FORGOTTEN)
+                packed = forgotten(run_id)
                 await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.RUNS}, packed)
             except EngineRefused as refusal:
                 if refusal.status != 404:  # else nothing was ever noted there: there is nothing to forget

@@ -1,7 +1,8 @@
 """What runs in a container beside the order's own command: a few lines of shell that begin it once and note its end.
 
-An order comes by standard input, as a function in shell: half of one is a syntax error and does nothing. Its directory
-is the fence: who cannot make it is not the first. An image needs /bin/sh, cat, mkdir and rm; for work by exec grep too.
+An order comes by standard input, as a function in shell: half of one is a syntax error and does nothing. The file
+`begun` is the fence: who cannot make it is not the first. Each program that is run costs a millisecond or two: one is,
+mkdir. An image needs /bin/sh, cat, mkdir and rm; for work by exec grep too.
 """
 
 import re
@@ -23,14 +24,15 @@ NOT_BEGUN: Final = 125
 RECORDED: Final = 125
 """From this exit code on it may be ours, or a signal's: what was noted in the run's directory decides."""
 
+BEGUN: Final = "begun"
 _BEGIN: Final = f"""trap _asked=1 TERM
 d={RUNS}/$1
-mkdir -p {RUNS} && mkdir $d 2>/dev/null || exit {NOT_BEGUN}
-cat >$d/order || exit {NOT_BEGUN}
+mkdir -p $d && set -C && {{ true >$d/{BEGUN}; }} 2>/dev/null || exit {NOT_BEGUN}
+set +C
 trap 'echo >$d/cut; exit {NOT_BEGUN}' EXIT
-. $d/order
+if [ -r /dev/stdin ]; then . /dev/stdin
+else cat >$d/order && . $d/order; rm -f $d/order; fi
 trap - EXIT
-rm -f $d/order
 [ "$_whole" ] || {{ echo >$d/cut; exit {NOT_BEGUN}; }}
 echo $$ >$d/pid
 """
