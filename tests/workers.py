@@ -36,6 +36,9 @@ class Played:
         assert answer.status_code == 200, answer.text
         return str(answer.json()["do"])
 
+    async def say(self, run: str, **said: Any) -> httpx2.Response:
+        return await self.ask("POST", "output", self.boot_token, {"run_id": run, **said})
+
     async def tell(self, run: str, **said: Any) -> httpx2.Response:
         return await self.ask("POST", "result", self.boot_token, {"run_id": run, **said})
 

@@ -13,6 +13,7 @@ import http.client
 import json
 import os
 import secrets
+import select
 import signal
 import socket
 import subprocess
@@ -26,6 +27,8 @@ from typing import Any
 
 WAIT_S, TIMEOUT_S, PAUSE_S = 20.0, 10.0, 1.0
 SUBREAPER = 36
+STREAMS = {1: "stdout", 2: "stderr"}
+LINE_MOST, LINES_MOST, BATCH, GATHER_S = 4096, 10_000, 50, 0.1
 
 
 class Failed(Exception):
@@ -49,6 +52,96 @@ class Job:
         """Say how far it is, from 0 to 1; the next heartbeat tells it, and comes at once."""
         self.said = {"progress": share, "text": text}
         self.news.set()
+
+
+class Output:
+    """What an order writes: it goes where it went before, and line by line to the server."""
+
+    stderr = 2  # where this process itself complains
+
+    def __init__(self, tell: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]) -> None:
+        self._tell, self._next, self._left_out = tell, 0, 0
+        self._lines: list[dict[str, str]] = []
+        self._changed, self._over = threading.Condition(), False
+        self._sender: threading.Thread | None = None
+        _flush()
+        self._kept = {fd: os.dup(fd) for fd in STREAMS}
+        Output.stderr = self._kept[2]
+        pipes = {}
+        for fd in STREAMS:
+            pipe, into = os.pipe()
+            pipes[pipe] = fd
+            os.dup2(into, fd)
+            os.close(into)
+        self._reader = threading.Thread(target=self._read, args=(pipes,), daemon=True)
+        self._reader.start()
+
+    def close(self) -> None:
+        """Nobody writes any more: tell the rest."""
+        _flush()
+        for fd, kept in self._kept.items():
+            os.dup2(kept, fd)
+        Output.stderr = 2
+        self._reader.join()
+        for kept in self._kept.values():
+            os.close(kept)
+        with self._changed:
+            self._over = True
+            self._changed.notify()
+        if self._sender is not None:
+            self._sender.join()
+
+    def _read(self, pipes: dict[int, int]) -> None:
+        halves = dict.fromkeys(pipes, b"")
+        while pipes:
+            for pipe in select.select(list(pipes), [], [])[0]:
+                fd, data = pipes[pipe], os.read(pipe, 65536)
+                rest = data
+                while rest:
+                    rest = rest[os.write(self._kept[fd], rest) :]
+                *lines, half = (halves[pipe] + data).split(b"\n")
+                if not data:
+                    os.close(pipe)
+                    del pipes[pipe]
+                if half and (not data or len(half) > LINE_MOST):
+                    lines, half = [*lines, half], b""
+                halves[pipe] = half
+                self._add(STREAMS[fd], lines)
+
+    def _add(self, stream: str, lines: Sequence[bytes]) -> None:
+        with self._changed:
+            for line in lines:
+                text = line.decode(errors="replace").replace("\0", "")
+                if len(self._lines) >= LINES_MOST:
+                    self._left_out += 1
+                    continue
+                if self._left_out:
+                    text, self._left_out = f"({self._left_out} lines left out, the server was away) {text}", 0
+                self._lines += [
+                    {"stream": stream, "text": text[at : at + LINE_MOST]} for at in range(0, len(text) or 1, LINE_MOST)
+                ]
+            self._changed.notify()
+        if lines and self._sender is None:
+            self._sender = threading.Thread(target=self._send, daemon=True)
+            self._sender.start()
+
+    def _send(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._lines or self._over)
+                self._changed.wait_for(lambda: self._over or len(self._lines) >= BATCH, GATHER_S)
+                batch, closed = self._lines[:BATCH], self._over and len(self._lines) <= BATCH
+            status, said = self._tell({"first": self._next, "lines": batch, "closed": closed})
+            if status >= 500:
+                time.sleep(PAUSE_S)
+                continue
+            with self._changed:
+                # a server that wants none of it gets no more: what is written still goes where it went before
+                done = said["next"] - self._next if status == 200 else len(self._lines)
+                del self._lines[: max(0, done)]
+                self._next += max(0, done)
+            if closed or status != 200:
+                return
 
 
 class Worker:
@@ -75,6 +168,7 @@ class Worker:
     def _work_on(self, job: Job, work: Callable[[Job], Any]) -> None:
         over = threading.Event()
         threading.Thread(target=self._beat, args=(job, over), daemon=True).start()
+        output = Output(lambda said: self._ask("POST", "output", {"run_id": job.run_id, **said}, TIMEOUT_S))
         try:
             end: dict[str, Any] = {"result": work(job)}
             json.dumps(end)
@@ -85,6 +179,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  whatever it was, it is the order's, and the next one is served
             end = {"error": {"name": type(error).__name__, "text": str(error)[:4000]}}
         _end_others()  # nothing of it may be alive when it is told to be over
+        output.close()
         over.set()
         job.news.set()
         said = {"run_id": job.run_id, **job.said}
@@ -178,9 +273,15 @@ def _end_others() -> None:
 
 def _quit(code: int, why: str = "") -> None:
     _end_others()
-    sys.stderr.write(f"standby worker leaves: {why}\n" if why else "")
-    sys.stdout.flush()
+    if why:
+        os.write(Output.stderr, f"standby worker leaves: {why}\n".encode())
+    _flush()
     os._exit(code)
+
+
+def _flush() -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
 def run_command(job: Job, command: Sequence[str] = ()) -> None:

@@ -284,6 +284,40 @@ async def test_the_first_result_counts_and_may_be_told_again(home: Home) -> None
     assert (await worker.fetch()).status_code == 204
 
 
+async def test_output_is_kept_once_whoever_repeats_it(home: Home) -> None:
+    worker = await home.booted()
+    order_id, run = await home.claim()
+    lines = [{"text": "one"}, {"text": "two", "stream": "stderr"}]
+    for _ in range(2):
+        answer = await worker.say(run, first=0, lines=lines)
+        assert (answer.status_code, answer.json()) == (200, {"next": 2})
+    assert (await worker.say(run, first=5, lines=[{"text": "six"}])).json() == {"next": 2}
+    assert (await worker.say(run, first=2, lines=[{"text": "three"}], closed=True)).json() == {"next": 3}
+    log = (await home.house.get(f"/work-orders/{order_id}/logs")).json()
+    assert [(line["stream"], line["text"]) for line in log["lines"]] == [
+        ("stdout", "one"),
+        ("stderr", "two"),
+        ("stdout", "three"),
+    ]
+    assert log["closed"]
+
+
+async def test_output_of_a_run_that_is_over_or_somebody_elses_is_refused(home: Home) -> None:
+    worker = await home.booted()
+    await home.claim()
+    assert code(await worker.say("another-1", first=0, lines=[{"text": "x"}])) == (409, "run_over")
+    assert await home.house.store.log_tails(["another-1"]) == {}
+
+
+async def test_output_that_is_read_from_its_place_is_not_taken_twice(tmp_path: Path) -> None:
+    async with opened(tmp_path, worker=False) as home:
+        _, run = await home.claim()
+        worker = home.worker()
+        body = {"first": 0, "lines": [{"text": "x"}]}
+        answer = await worker.ask("POST", "output", home.seal.run_token(run), body)
+        assert code(answer) == (409, "output_is_read")
+
+
 @pytest.mark.parametrize(
     ("route", "body", "status"),
     [
@@ -297,6 +331,11 @@ async def test_the_first_result_counts_and_may_be_told_again(home: Home) -> None
         ("heartbeat", {"run_id": "r", "text": "t" * 1_001}, 422),
         ("heartbeat", {"run_id": "r", "text": "\0"}, 422),
         ("heartbeat", {"run_id": "r", "extra": 1}, 422),
+        ("output", {"run_id": "r", "first": -1, "lines": []}, 422),
+        ("output", {"run_id": "r", "lines": []}, 422),
+        ("output", {"run_id": "r", "first": 0, "lines": [{"text": "a\0"}]}, 422),
+        ("output", {"run_id": "r", "first": 0, "lines": [{"text": "a", "stream": "other"}]}, 422),
+        ("output", {"first": 0, "lines": []}, 422),
         ("result", {"run_id": "r", "exit_code": 256}, 422),
         ("result", {"run_id": "r", "error": {}}, 422),
         ("result", {"run_id": "r", "error": {"name": ""}}, 422),

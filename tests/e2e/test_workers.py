@@ -116,6 +116,23 @@ def test_the_client_runs_what_each_order_says_and_leaves_when_its_slot_is_made_a
         assert home.server.ended(second)["exit_code"] == 4
 
 
+def test_what_an_order_writes_in_a_resident_worker_is_its_output_and_nobody_elses(home: Home) -> None:
+    many = 3_000
+    loud = f"i=0; while [ $i -lt {many} ]; do echo $i; i=$((i+1)); done; echo err >&2; printf last"
+    order_id = home.server.submit("sh", "-c", loud, pool="bots")
+    with home.worker(sys.executable, "-m", "standby.worker", env=home.env(by_socket=True)):
+        home.server.ended(order_id)
+    found: list[Answer] = []
+    closed = False
+    while not closed:
+        page = home.server.get(f"/work-orders/{order_id}/logs?from={len(found)}&limit=10000")
+        found += page["lines"]
+        closed = page["closed"]
+    out = [line["text"] for line in found if line["stream"] == "stdout"]
+    assert out == [*map(str, range(many)), "last"]
+    assert [line["text"] for line in found if line["stream"] == "stderr"] == ["err"]
+
+
 def test_work_is_handed_over_with_either_database(short_path: Path, engine: str | None) -> None:
     with at_home(short_path, **({} if engine is None else {"database": engine})) as home:
         ids = [home.server.submit("sh", "-c", f"exit {code}", pool="bots") for code in (3, 0)]

@@ -101,6 +101,7 @@ SAYS: Final[Mapping[str, Says]] = {
     "boot_worker": _acts(worker.BootView, wire.BootBody, 409, needed=True),
     "fetch_assignment": Says(view=worker.AssignmentView, status=(200, 204), problems=(409,)),
     "beat": _acts(worker.BeatView, wire.BeatBody),
+    "tell_output": _acts(worker.StoredView, wire.OutputBody, 409, needed=True),
     "tell_result": _acts(worker.TakenView, wire.ResultBody, 409),
     "list_events": Says(view=views.EventsView, problems=(410,)),
     "stream_events": Says(problems=(410,), kinds=("text/event-stream",)),
@@ -119,6 +120,7 @@ TOKENS: Final[Mapping[str, Sequence[str]]] = {
     "boot_worker": ["slot_token"],
     "fetch_assignment": ["boot_token"],
     "beat": ["boot_token", "run_token"],
+    "tell_output": ["boot_token", "run_token"],
     "tell_result": ["boot_token", "run_token"],
 }
 """Routes of workers, and what they show instead of a key."""

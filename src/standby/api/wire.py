@@ -210,6 +210,25 @@ class BeatBody(Body):
     text: ReasonText | None = None
 
 
+class LineBody(Body):
+    """One line of output."""
+
+    stream: Literal["stdout", "stderr"] = "stdout"
+    text: Annotated[str, Field(max_length=65_536), AfterValidator(_no_nul)]
+
+
+class OutputBody(Body):
+    """Lines that a run wrote, from one on."""
+
+    run_id: ShortText | None = None
+    """Needed with a boot token."""
+    first: Annotated[int, Field(ge=0, le=2**53)]
+    """The number of the first of them; the first one of all is 0."""
+    lines: Annotated[list[LineBody], Field(max_length=1_000)]
+    closed: bool = False
+    """There will be no more."""
+
+
 class ErrorBody(Body):
     """Why a run failed, by its worker's word."""
 

@@ -12,16 +12,17 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from msgspec import Raw, Struct
+from msgspec.json import encode
 
 from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_any
 from standby.api.problems import Problem, invalid
 from standby.api.views import Seconds, Time, answer, length, seconds, shown_time
-from standby.api.wire import BeatBody, BootBody, ResultBody, parse, result_text
+from standby.api.wire import BeatBody, BootBody, OutputBody, ResultBody, parse, result_text
 from standby.core import work
 from standby.core.model import Order, OrderState, Pool, Slot, Trigger, run_id
 from standby.core.work import Offer, Report, Word
 from standby.seal import SealBroken
-from standby.store.contract import Heard, Work
+from standby.store.contract import Heard, LogChunk, Work
 from standby.world import World
 
 HEARTBEAT_MS: Final = 5_000
@@ -80,6 +81,13 @@ class TakenView(Struct, frozen=True):
     """The result is kept."""
 
     run_id: str
+
+
+class StoredView(Struct, frozen=True):
+    """How far the output of the run is kept."""
+
+    next: int
+    """The number of the line that is expected next."""
 
 
 class Desk:
@@ -201,6 +209,32 @@ async def beat(request: Request, world: WorldNeed, badge: BadgeNeed) -> Response
     stop_by = order.deadline if word is Word.STOP else None
     left_ms = None if stop_by is None else max(0, stop_by - now)
     return answer(BeatView(do=word, stop_by=shown_time(stop_by), stop_in_s=seconds(left_ms)))
+
+
+@router.post("/worker/output")
+async def tell_output(request: Request, world: WorldNeed, badge: BadgeNeed) -> Response:
+    """Keep lines that the run wrote; safe to repeat. Lines that do not follow what is kept are ignored: the answer says
+    which one is expected. 409: the run is over, or its output is read from its place."""
+    order = await _order(world, badge)
+    body, _ = await parse(request, OutputBody, world.config.request_max_kb)
+    run, word = await _wanted(world, badge, order, body.run_id)
+    if order is None or word is Word.EXIT:
+        raise Problem(409, "run_over", "the run is over, or somebody else's", "exit: there is nothing left to tell")
+    if not (await _pool(world, order.pool)).settings.template.worker:
+        text = f"the output of runs in pool {order.pool} is read from their places"
+        raise Problem(409, "output_is_read", text, "write it to standard output")
+    now = world.clock.now()
+    chunk = LogChunk(
+        run_id=run,
+        first=body.first,
+        count=len(body.lines),
+        body=encode([(now, line.stream, line.text) for line in body.lines]).decode(),
+        cursor="",
+        closed=body.closed,
+        bytes=sum(len(line.text.encode()) + 1 for line in body.lines),
+    )
+    tails = await world.store.append_logs([chunk], world.config.log_cap_mb * 2**20)
+    return answer(StoredView(next=tails[run].next_line if run in tails else 0))
 
 
 @router.post("/worker/result")
