@@ -241,17 +241,18 @@ class Anchor:
         self._identity = f"{about['ID']} {about['DockerRootDir']} {about['Driver']}"
 
     async def _read(self, opened: asyncio.Future[None]) -> None:
+        why: Exception | None = None
         try:
             async with self._engine.stream("GET", "/events", {"filters": self._filters}) as pieces:
                 if not opened.done():
                     opened.set_result(None)
                 async for _ in pieces:
                     self._stir()
-            raise Unreachable("the engine ended its events")
         except (Unreachable, EngineRefused) as error:
-            if not opened.done():
-                opened.set_exception(error if isinstance(error, Unreachable) else Unreachable(str(error)))
+            why = error
         finally:
+            if not opened.done():  # whatever happened: somebody waits for it
+                opened.set_exception(Unreachable(f"the engine tells no events: {why}"))
             self._identity = None
             self._lives += 1
             self._stir()

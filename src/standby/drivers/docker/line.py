@@ -26,8 +26,8 @@ class Line:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        # what was written is with the other side, not with us
-        writer.transport.set_write_buffer_limits(high=0 if writer.get_extra_info("sslcontext") is None else 1)
+        if not writer.is_closing():  # what was written is with the other side, not with us
+            writer.transport.set_write_buffer_limits(high=0 if writer.get_extra_info("sslcontext") is None else 1)
         self._parser = httptools.HttpResponseParser(self)
         self._pieces: deque[bytes] = deque()
         self._status = 0
@@ -64,7 +64,10 @@ class Line:
 
     async def write(self, data: bytes) -> None:
         """Returns when all of it has left this process."""
-        self._writer.write(data)
+        try:
+            self._writer.write(data)
+        except RuntimeError as error:  # what uvloop says of a line that was closed a moment ago
+            raise HungUp(f"it hung up: {error}") from error
         async with asyncio.timeout(WRITE_S):
             await self._writer.drain()
 
