@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import containers, handover, processes, queue, spawn, weight
+from bench import containers, estimate, handover, processes, queue, spawn, weight
 from bench.databases import postgres
 from bench.report import machine, table, write
 from bench.rounds import Figures, Row, row
@@ -47,6 +47,7 @@ PARTS: Final[Mapping[str, Part]] = {
     "containers": containers.measure,
     "processes": processes.measure,
     "spawn": spawn.measure,
+    "estimate": estimate.measure,
 }
 
 

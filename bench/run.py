@@ -36,6 +36,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     spawns: int
     containers: int
     """Starts of each tier in a round."""
+    estimated: int
+    """Histories of 1,000 orders in a round."""
 
 
 FULL: Final = Scale(
@@ -51,6 +53,7 @@ FULL: Final = Scale(
     processes=1_500,
     spawns=1_000,
     containers=15,
+    estimated=6,
 )
 QUICK: Final = Scale(
     rounds=2,
@@ -65,6 +68,7 @@ QUICK: Final = Scale(
     processes=150,
     spawns=150,
     containers=5,
+    estimated=3,
 )
 
 

@@ -20,8 +20,11 @@ BANNED = re.compile(r"(Manager|Service|Helper|Util|Utils|Handler)$|^(manager|ser
 CORE_MAY_IMPORT = {
     "collections",
     "collections.abc",
+    "bisect",
     "enum",
     "functools",
+    "heapq",
+    "math",
     "typing",
     "msgspec",
     "msgspec.structs",

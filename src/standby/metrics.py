@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from standby.core.model import Event, EventKind, slot_word
+from standby.estimates import Error
 from standby.starts import in_flight, read_floor, read_waiters
 from standby.store.contract import Store, StoreDown
 from standby.world import World
@@ -55,6 +56,19 @@ class Metrics:
         )
         self.run_time = Histogram(
             "standby_run_duration_seconds", "From at work to over.", ["pool"], buckets=_RUN_BUCKETS, registry=to
+        )
+        self.estimate_error = Histogram(
+            "standby_wait_estimate_error_seconds",
+            "How far the wait estimated at submit was off, either way.",
+            ["pool"],
+            buckets=_WAIT_BUCKETS,
+            registry=to,
+        )
+        self.estimate_held = Counter(
+            "standby_wait_estimates",
+            "Orders that started, by whether their estimated range held.",
+            ["pool", "held"],
+            registry=to,
         )
         self.orders = Gauge("standby_orders_unfinished", "Unfinished orders.", ["pool", "state"], registry=to)
         self.slots = Gauge("standby_slots", "Slots by state.", ["pool", "state"], registry=to)
@@ -113,7 +127,7 @@ class Metrics:
             while not stopping.is_set():
                 heard.clear()
                 try:
-                    after = await world.store.last_seq() if after is None else await self._catch_up(world.store, after)
+                    after = await world.store.last_seq() if after is None else await self._catch_up(world, after)
                 except StoreDown:
                     log.warning("metrics_wait", why="the store does not answer")
                     heard.set()
@@ -123,19 +137,19 @@ class Metrics:
         finally:
             end()
 
-    async def _catch_up(self, store: Store, after: int) -> int:
+    async def _catch_up(self, world: World, after: int) -> int:
         while True:
-            events = await store.events(after, BATCH)
+            events = await world.store.events(after, BATCH)
             for event in events:
-                await self._count(store, event)
+                await self._count(world, event)
             after = events[-1].seq if events else after
             if len(events) < BATCH:
                 return after
 
-    async def _count(self, store: Store, event: Event) -> None:
+    async def _count(self, world: World, event: Event) -> None:
         if not event.kind.startswith("order."):
             return
-        seen = await self._remember(store, event)
+        seen = await self._remember(world.store, event)
         if seen is None:
             return
         if event.kind is EventKind.ORDER_SUBMITTED:
@@ -146,13 +160,20 @@ class Metrics:
             seen = replace(seen, queued_at=event.at if queued else None)
         elif event.kind is EventKind.ORDER_CLAIMED and seen.queued_at is not None:
             self.queue_wait.labels(seen.pool).observe((event.at - seen.queued_at) / 1000)
+            self._judge(world.estimates.settle(event.subject, seen.pool, event.at), seen.pool)
         elif event.kind is EventKind.ORDER_READY:
             seen = replace(seen, ready_at=event.at)
         elif event.kind in _ENDS or event.kind is EventKind.ORDER_RETRY_WAITING:
             if seen.ready_at is not None:
                 self.run_time.labels(seen.pool).observe((event.at - seen.ready_at) / 1000)
             seen = _Seen(seen.pool)
+            world.estimates.forget(event.subject)
         self._settle(event, seen)
+
+    def _judge(self, error: Error | None, pool: str) -> None:
+        if error is not None:
+            self.estimate_error.labels(pool).observe(abs(error.off_ms) / 1000)
+            self.estimate_held.labels(pool, "yes" if error.held else "no").inc()
 
     def _settle(self, event: Event, seen: _Seen) -> None:
         if event.kind in _ENDS:

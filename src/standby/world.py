@@ -13,6 +13,7 @@ from standby.config import Config
 from standby.core.lifecycle import Cause
 from standby.core.model import Trigger
 from standby.drivers.contract import Driver
+from standby.estimates import Estimates
 from standby.seal import Seal
 from standby.store.contract import Store
 
@@ -157,6 +158,7 @@ class World:
     """Where workers find this server, as it stands in their environment (see `core.work`)."""
     ids: Ids = field(default_factory=Ids)
     shared: Shared = field(default_factory=Shared)
+    estimates: Estimates = field(default_factory=Estimates)
     chance: Callable[[], float] = random.random
 
     def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None) -> Cause:

@@ -152,7 +152,7 @@ async def test_why_says_what_holds_an_order_and_what_follows(home: House) -> Non
         1,
         (await home.show(order_id))["state_since"],
     )
-    assert waiting["next"].startswith("it starts when a slot comes free")
+    assert waiting["next"].startswith("it starts when one is made")
     await home.walk(order_id, OrderState.RUNNING)
     running = (await home.get(f"/work-orders/{order_id}/why")).json()
     assert (running["gate"], running["position"], running["waiting_since"]) == (None, None, None)
@@ -179,24 +179,6 @@ async def test_a_waiting_order_says_when_it_is_given_up_and_an_expired_one_what_
     why = (await home.get(f"/work-orders/{order_id}/why")).json()
     assert why["gives_up_in_ms"] is None
     assert why["next"] == "it waited 1m for a slot, its queue_timeout; raise that, or slots_max"
-
-
-async def test_a_wait_is_estimated_from_what_runs_took(home: House) -> None:
-    unknown = (await home.submit())["id"]
-    assert (await home.show(unknown))["estimated_wait_ms"] is None
-    for length_ms in (3_000, 5_000, 9_000):
-        order_id = (await home.submit())["id"]
-        await home.walk(order_id, OrderState.RUNNING)
-        home.clock.at += length_ms
-        await home.finish(order_id, Exit(code=0))
-    running = (await home.submit())["id"]
-    await home.walk(running, OrderState.RUNNING)
-    home.clock.at += 2_000
-    home.world.shared.forget(("lengths", "default"))  # what was measured is remembered for a while
-    await home.lead()
-    assert (await home.submit())["estimated_wait_ms"] == 0
-    assert (await home.get(f"/work-orders/{unknown}/why")).json()["estimated_wait_ms"] == 0
-    assert (await home.show(running))["estimated_wait_ms"] is None
 
 
 async def many(home: House, verb: str, only: dict[str, Any], **more: Any) -> dict[str, Any]:

@@ -127,14 +127,26 @@ def test_a_long_list_is_read_in_pages(standby: Standby, play: Play) -> None:
 
 
 def test_what_may_come_is_said_as_a_guess_and_what_is_null_not_at_all(standby: Standby, play: Play) -> None:
-    why = {"id": "0" * 26, "state": "pending", "next": "it starts", "estimated_wait_ms": 0, "gives_up_in_ms": 252_900}
-    play(ok(why))
+    why = {"id": "0" * 26, "state": "pending", "next": "it starts", "gives_up_in_ms": 252_900}
+    guess = {"low_ms": 0, "high_ms": 95_000, "confidence": "fair", "why_none": None}
+    play(ok({**why, "estimated_wait_ms": 500, "estimate": guess}))
     said = " ".join(standby("orders", "why", why["id"]).out.split())
-    assert "starts in about 1 s (a guess) gives up in 4 min 12 s" in said
+    assert "starts in about 1 s (0 s to 1 min 35 s, a fair guess) gives up in 4 min 12 s" in said
+    none = {"low_ms": None, "high_ms": None, "confidence": "none", "why_none": "nothing is measured yet"}
+    play(ok({**why, "estimated_wait_ms": None, "estimate": none}))
+    said = " ".join(standby("orders", "why", why["id"]).out.split())
+    assert "starts nobody can say when: nothing is measured yet" in said
     play(ok({**why, "estimated_wait_ms": None, "gives_up_in_ms": None}))
     assert not {"starts", "about", "gives"} & set(
         standby("orders", "why", why["id"]).out.replace("it starts", "").split()
     )
+
+
+def test_why_names_what_is_lacking_and_who_has_it(standby: Standby, play: Play) -> None:
+    gate = {"name": "memory", "text": "needs 9 MB", "needed": 9, "free": 3, "holders": ["one", "two"], "stuck": False}
+    play(ok({"id": "0" * 26, "state": "pending", "next": "it starts", "gate": gate}))
+    said = " ".join(standby("orders", "why", "0" * 26).out.split())
+    assert "waits for needs 9 MB gate memory needs 9, 3 free held by one, two" in said
 
 
 @pytest.mark.parametrize(("said", "removed"), [("n\n", False), ("y\n", True)])

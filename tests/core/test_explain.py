@@ -198,7 +198,9 @@ def test_what_follows_depends_on_how_far_an_order_is_and_on_the_gate_that_holds_
 
 def test_a_pool_without_slots_says_how_to_get_some() -> None:
     shut = gate(order(), _house(pool=pool(slots_max=0), slots=[]))
-    assert explain.what_follows(order(), shut) == "raise it: standby pools set default slots_max=N"
+    assert explain.what_follows(order(), shut) == (
+        "nothing happens by itself; raise it: standby pools set default slots_max=N"
+    )
 
 
 def test_a_pool_with_more_busy_slots_than_it_may_have_says_when_it_goes_on() -> None:
@@ -270,7 +272,7 @@ def test_who_waits_for_a_start_is_told_how_many_are_in_flight_who_they_are_and_i
     placed = _crowded(place(1, of), making, of=of, holders=runs, line=Line(3, 7), **both)
     assert _said(placed) == (GateName.STARTS, f"{text}; it is number 3 of 7 that wait")
     none = _crowded(place(1, of), of=of, host=host(starts_max=0))
-    assert _said(none) == (GateName.STARTS, "0 of 0 starts on host local are in flight")
+    assert _said(none) == (GateName.STARTS, "host local has starts_max = 0: nothing starts")
     room = _crowded(place(1, of), making, of=of, holders=runs, **{**both, "host": host(starts_max=3)})
     assert _said(room)[0] is GateName.TURN
     handed = _crowded(place(1, live), making, of=live, holders=runs[:1], **both)

@@ -156,7 +156,7 @@ AT_FIRST: dict[type[Struct], dict[str, Any]] = {
     Sighting: {},
     Reading: {},
     Pressure: {},
-    Gate: {},
+    Gate: {"holders": (), "stuck": False},
 }
 
 

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
-from standby.api.waits import read_line
+from standby.api.waits import Expected, expected_at_submit
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle
+from standby.core.estimate import Wait
 from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
@@ -25,15 +26,11 @@ POOL_KEPT_S: Final = 0.2
 blocked or opened."""
 
 
-LINE_KEPT_S: Final = 0.5
-"""So old may the estimate be that an order is answered with."""
-
-
 class Standing(Struct, frozen=True):
     """Where an order stands when it is taken in."""
 
     position: int | None
-    wait_ms: int | None
+    wait: Expected
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -231,12 +228,11 @@ class Intake:
         return [await self._standing(change.order) for change in changes if change.order is not None]
 
     async def _standing(self, order: Order) -> Standing:
-        """Its place, and how long it will probably wait there: an order of another project may have its turn before."""
+        """Its place, and how long it will probably wait there."""
         position = await self._position(order)
         if position is None:
             return Standing(None, None)
-        line = await read_line(self._world, await self._pool(order.pool), keep_s=LINE_KEPT_S)
-        return Standing(position, None if line is None else line.wait_ms(position - 1))
+        return Standing(position, await expected_at_submit(self._world, order, await self._pool(order.pool), position))
 
     async def _position(self, order: Order) -> int | None:
         """The place it will get; those of the same request that have its rank are counted, not asked for."""
@@ -255,6 +251,8 @@ class Intake:
     async def _outcome(self, wish: Wish, change: Change, place: Standing, verdict: Verdict) -> Taken | Problem | None:
         """Null when it has to be tried again."""
         if verdict.saved:
+            if isinstance(place.wait, Wait):
+                self._world.estimates.give(change.subject, change.at, place.wait)
             return Taken(answer="submitted", order_id=change.subject, text=_answer(change, place))
         if verdict.answer is not Answer.DUPLICATE:
             return None
@@ -292,7 +290,7 @@ def _answer(change: Change, place: Standing) -> bytes:
     """The order as JSON, as it is once the change is saved."""
     assert change.order is not None
     assert change.spec is not None
-    return msgspec.json.encode(order_view(change.order, change.spec, position=place.position, wait_ms=place.wait_ms))
+    return msgspec.json.encode(order_view(change.order, change.spec, position=place.position, wait=place.wait))
 
 
 def _with_answer(change: Change, wish: Wish, place: Standing) -> Change:

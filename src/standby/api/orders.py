@@ -9,22 +9,21 @@ from msgspec.structs import replace
 from standby.api.feed import EventLimit, Kinds, read_events
 from standby.api.needs import KNOWN_PARAMETERS, ActorNeed, WorldNeed, cursor, place_of, resume
 from standby.api.problems import Problem, invalid, not_found
+from standby.api.run_views import RunsView, open_run_view, run_view
 from standby.api.views import (
     EventsView,
     OrdersView,
     OrderView,
-    RunsView,
     WhyView,
     answer,
     event_view,
     gate_view,
-    open_run_view,
     order_view,
-    run_view,
     tagged,
     time,
+    wait_views,
 )
-from standby.api.waits import estimate_ms
+from standby.api.waits import expected, house_of
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
@@ -97,7 +96,7 @@ async def explain_order(world: WorldNeed, order_id: str) -> Response:
         waiting_since=time(order.state_since) if order.state in _WAITING else None,
         gate=gate_view(gate),
         position=await world.store.position(order),
-        estimated_wait_ms=await estimate_ms(world, order, gate),
+        **wait_views(await expected(world, order, gate, house)),
         gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
         next=explain.what_follows(order, gate, length_text(work.spec.queue_timeout_ms)),
     )
@@ -164,7 +163,7 @@ async def full_view(world: World, work: Work) -> OrderView:
         work.spec,
         position=await world.store.position(order),
         gate=gate,
-        wait_ms=await estimate_ms(world, order, gate),
+        wait=await expected(world, order, gate, house),
         gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
         report=reports.get(run),
     )
@@ -202,6 +201,8 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
     leases = {lease.host: lease for lease in await store.leases()}
     limits = {project.name: project.running_max for project in await store.projects()}
     opened = await store.open_by_project()
+    limited = any(limits.get(project) is not None for _, project in wanted)
+    holders = list((await store.holders()).values()) if limited else []
     houses = {}
     floors: dict[str, Floor] = {}
     for pool_name, project in sorted(wanted):
@@ -211,17 +212,10 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
         if pool.host not in floors:
             floors[pool.host] = await read_floor(world, hosts[pool.host])
         floor = floors[pool.host]
-        houses[pool_name, project] = explain.House(
-            pool=pool,
-            host=hosts[pool.host],
-            lease=leases.get(pool.host),
-            slots=[slot for slot in floor.slots if slot.pool == pool_name],
-            holders=floor.holders,
+        houses[pool_name, project] = replace(
+            house_of(floor, pool, leases.get(pool.host), world.clock.now()),
             project_open=opened.get(project, 0),
             project_max=limits.get(project),
-            now=world.clock.now(),
-            pools=floor.pools,
-            host_slots=floor.slots,
-            image=floor.images.get(pool.settings.template.image or ""),
+            project_holders=[each for each in holders if each.project == project],
         )
     return houses

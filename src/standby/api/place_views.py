@@ -25,6 +25,7 @@ from standby.core.model import (
     slot_word,
 )
 from standby.core.sighting import ImageState, Pressure, Reading
+from standby.estimates import Record
 from standby.starts import Floor
 
 
@@ -70,6 +71,15 @@ class OverrideView(Struct, frozen=True):
     reason: str | None
 
 
+class EstimatesView(Struct, frozen=True):
+    """How right the waits estimated at submit were, of the last `started` orders that this server took in and that
+    started since: the median of how far off they were, and the share of those whose range held."""
+
+    started: int
+    off_ms: int
+    held: float
+
+
 class PoolView(ModeView, frozen=True):
     """A pool with its unfinished orders by state and its slots by word. While its breaker is open (`broken_since`),
     after `failures` slots that could not be made or started, it only tries one now and then."""
@@ -89,6 +99,7 @@ class PoolView(ModeView, frozen=True):
     reset: Reset
     failures: int
     broken_since: Time | None
+    estimates: EstimatesView | None
     settings: SettingsView
     overrides: Mapping[str, OverrideView]
 
@@ -244,7 +255,9 @@ def slot_view(slot: Slot, holder: Order | None) -> SlotView:
     )
 
 
-def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, int]) -> PoolView:
+def pool_view(
+    pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, int], record: Record | None = None
+) -> PoolView:
     """A pool with its unfinished orders by state and its slots by word."""
     settings, retry = pool.settings, pool.settings.retry
     return PoolView(
@@ -267,6 +280,7 @@ def pool_view(pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, 
         reset=settings.reset,
         failures=pool.failures,
         broken_since=shown_time(pool.broken_at),
+        estimates=None if record is None else EstimatesView(record.started, record.off_ms, round(record.held, 3)),
         settings=SettingsView(
             slots_warm=settings.slots_warm,
             idle_ttl_s=seconds(settings.idle_ttl_ms),

@@ -263,6 +263,7 @@ async def _pool_views(world: World) -> list[PoolView]:
             pool,
             {state: count for (name, state), count in counts.items() if name == pool.name},
             words.get(pool.name, {}),
+            world.estimates.record(pool.name),
         )
         for pool in await world.store.pools()
     ]

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from msgspec import Struct
 
-from standby.api import doctor, keys, many, settings, submit, system, views, wire, worker
+from standby.api import doctor, keys, many, run_views, settings, submit, system, views, wire, worker
 from standby.api import place_views as places
 from standby.api.problems import ProblemView
 
@@ -76,7 +76,7 @@ SAYS: Final[Mapping[str, Says]] = {
     "list_orders": _tagged(views.OrdersView, 410),
     "show_order": _tagged(views.OrderView, 404),
     "explain_order": Says(view=views.WhyView, problems=(404,)),
-    "list_runs": Says(view=views.RunsView, problems=(404,)),
+    "list_runs": Says(view=run_views.RunsView, problems=(404,)),
     "list_order_events": Says(view=views.EventsView, problems=(404, 410)),
     "cancel_order": _acts(views.OrderView, wire.ReasonBody, 404, 409),
     "read_logs": Says(

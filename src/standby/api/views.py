@@ -6,16 +6,16 @@ The views are the answers' schema too: what is declared here is what is sent.
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from standby.core.estimate import Wait
 from standby.core.explain import Gate, GateName
 from standby.core.model import (
     ENDED,
-    OPEN,
     Event,
     EventKind,
     Json,
@@ -23,10 +23,8 @@ from standby.core.model import (
     OrderState,
     Reason,
     Retry,
-    Run,
     Spec,
     Trigger,
-    run_id,
 )
 from standby.core.retry import retries_left
 from standby.core.work import Report
@@ -55,6 +53,24 @@ class GateView(Struct, frozen=True):
     name: GateName
     text: str
     opens_at: Time | None
+    needed: int | None
+    """How much of what it waits for it needs (MB, slots, starts, runs); null where that cannot be counted."""
+    free: int | None
+    """How much of that is free."""
+    holders: Sequence[str]
+    """The orders that hold it, the longest-running first; at most 20."""
+    stuck: bool
+    """It never opens by itself: a person has to do something."""
+
+
+class EstimateView(Struct, frozen=True):
+    """What the estimated wait is worth: eight of ten such orders wait from `low_ms` to `high_ms`. Where there is none,
+    `why_none` says why."""
+
+    low_ms: int | None
+    high_ms: int | None
+    confidence: Literal["good", "fair", "poor", "none"]
+    why_none: str | None
 
 
 class ErrorView(Struct, frozen=True):
@@ -91,7 +107,9 @@ class OrderView(Struct, frozen=True):
     queue_position: int | None
     """Its place in its lane, counted only where one order is shown."""
     estimated_wait_ms: int | None
-    """Until it probably gets a slot; null when it does not wait, or nothing was measured, or in listings."""
+    """Until it probably gets a slot; null when it does not wait, or nobody can say, or in listings."""
+    estimate: EstimateView | None
+    """What that is worth; null when it does not wait for a slot, or in listings."""
     gives_up_in_ms: int | None
     """Until it fails for want of a slot (`queue_timeout`); null when never, when it does not wait for one, or in
     listings. It stands still while its pool is paused, unled or unreachable."""
@@ -143,37 +161,10 @@ class WhyView(Struct, frozen=True):
     gate: GateView | None
     position: int | None
     estimated_wait_ms: int | None
+    estimate: EstimateView | None
     gives_up_in_ms: int | None
     """As in the order."""
     next: str
-
-
-class RunView(Struct, frozen=True):
-    """One run; an open one has no end."""
-
-    id: str
-    number: int
-    state: str
-    slot: str | None
-    handle: str | None
-    commanded_at: Time | None
-    ready_at: Time | None
-    stop_asked_at: Time | None
-    ended_at: Time | None
-    reason: Reason | None
-    exit_code: int | None
-    signal: int | None
-    error_name: str | None
-    """What its worker called the error."""
-    error: str | None
-    peak_memory_kb: int | None
-    cpu_ms: int | None
-
-
-class RunsView(Struct, frozen=True):
-    """The runs of an order, oldest first."""
-
-    runs: Sequence[RunView]
 
 
 class EventView(Struct, frozen=True):
@@ -260,7 +251,7 @@ def order_view(
     *,
     position: int | None = None,
     gate: Gate | None = None,
-    wait_ms: int | None = None,
+    wait: Wait | str | None = None,
     gives_up_in_ms: int | None = None,
     report: Report | None = None,
 ) -> OrderView:
@@ -274,7 +265,7 @@ def order_view(
         attempt=order.attempt,
         retries_left=0 if order.state in ENDED else retries_left(order, spec),
         queue_position=position,
-        estimated_wait_ms=wait_ms,
+        **wait_views(wait),
         gives_up_in_ms=gives_up_in_ms,
         gate=gate_view(gate),
         slot=order.slot,
@@ -306,6 +297,18 @@ def order_view(
     )
 
 
+def wait_views(wait: Wait | str | None) -> dict[str, Any]:
+    """The wait in one number, and what that is worth."""
+    if wait is None:
+        return {"estimated_wait_ms": None, "estimate": None}
+    if isinstance(wait, str):
+        return {"estimated_wait_ms": None, "estimate": EstimateView(None, None, "none", wait)}
+    return {
+        "estimated_wait_ms": wait.usual_ms,
+        "estimate": EstimateView(wait.low_ms, wait.high_ms, wait.confidence.value, None),
+    }
+
+
 def worker_view(report: Report) -> WorkerView:
     """What a worker said of its run."""
     named = report.error_name is not None
@@ -323,8 +326,16 @@ def gate_view(gate: Gate | None) -> GateView | None:
     """Why it waits, and until when where that is known."""
     if gate is None:
         return None
-    until = "" if gate.opens_at is None else f" until {time(gate.opens_at)}"
-    return GateView(name=gate.name, text=gate.text + until, opens_at=shown_time(gate.opens_at))
+    until = f" until {time(gate.opens_at)}" if gate.name is GateName.NOT_BEFORE and gate.opens_at is not None else ""
+    return GateView(
+        name=gate.name,
+        text=gate.text + until,
+        opens_at=shown_time(gate.opens_at),
+        needed=gate.needed,
+        free=gate.free,
+        holders=gate.holders,
+        stuck=gate.stuck,
+    )
 
 
 def retry_view(retry: Retry) -> RetryView:
@@ -337,52 +348,6 @@ def retry_view(retry: Retry) -> RetryView:
         no_retry_on=retry.no_retry_on,
         retry_errors=retry.retry_errors,
         fatal_errors=retry.fatal_errors,
-    )
-
-
-def run_view(run: Run) -> RunView:
-    """One ended run."""
-    return RunView(
-        id=f"{run.order_id}-{run.number}",
-        number=run.number,
-        state="ended",
-        slot=run.slot,
-        handle=run.handle,
-        commanded_at=time(run.commanded_at),
-        ready_at=shown_time(run.ready_at),
-        stop_asked_at=shown_time(run.stop_asked_at),
-        ended_at=time(run.ended_at),
-        reason=run.reason,
-        exit_code=run.exit_code,
-        signal=run.signal,
-        error_name=run.error_name,
-        error=run.error,
-        peak_memory_kb=run.peak_memory_kb,
-        cpu_ms=run.cpu_ms,
-    )
-
-
-def open_run_view(order: Order) -> RunView | None:
-    """The open run, which is part of its order's row; null when there is none."""
-    if order.state not in OPEN:
-        return None
-    return RunView(
-        id=run_id(order),
-        number=order.attempt,
-        state=order.state,
-        slot=order.slot,
-        handle=order.handle,
-        commanded_at=shown_time(order.commanded_at),
-        ready_at=shown_time(order.ready_at),
-        stop_asked_at=time(order.state_since) if order.state is OrderState.STOPPING else None,
-        ended_at=None,
-        reason=order.stop_reason,
-        exit_code=None,
-        signal=None,
-        error_name=None,
-        error=None,
-        peak_memory_kb=None,
-        cpu_ms=None,
     )
 
 

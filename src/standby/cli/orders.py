@@ -13,7 +13,7 @@ from standby.cli.submit import end_of
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import OK, OrderId, Server, ServerNeed, ago, cut, find, length, print_json, say, shown, what
 from standby.client import Client, ServerRefused
-from standby.client.answers import Event, Order, OrderPage, Run, Said, Why
+from standby.client.answers import Event, Gate, Order, OrderPage, Run, Said, Why
 from standby.client.flows import PAGE
 from standby.client.plans import Which
 
@@ -179,10 +179,34 @@ def _said(worker: Said) -> dict[str, str | None]:
 
 def _times(found: Order | Why) -> dict[str, str | None]:
     """When a waiting order may start, and when it gives up waiting."""
-    starts, gives_up = found.estimated_wait_ms, found.gives_up_in_ms
+    gives_up = found.gives_up_in_ms
     return {
-        "starts": None if starts is None else f"in about {length(max(1, starts / 1000))} (a guess)",
+        "starts": _starts(found),
         "gives up": None if gives_up is None else f"in {length(gives_up / 1000, units=2)}",
+    }
+
+
+def _starts(found: Order | Why) -> str | None:
+    """When it probably starts, from when to when that is, and what the guess is worth; or why nobody can say."""
+    usual, estimate = found.estimated_wait_ms, found.estimate
+    if estimate is None:
+        return None
+    if usual is None or estimate.low_ms is None or estimate.high_ms is None:
+        return f"nobody can say when: {estimate.why_none}"
+    low, high = (length(each / 1000, units=2) for each in (estimate.low_ms, estimate.high_ms))
+    return f"in about {length(max(1, usual / 1000), units=2)} ({low} to {high}, a {estimate.confidence} guess)"
+
+
+def _gate(gate: Gate | None) -> dict[str, str | None]:
+    """What holds it, how much is lacking, and who has it."""
+    if gate is None:
+        return {}
+    return {
+        "waits for": gate.text,
+        "gate": gate.name,
+        "needs": None if gate.needed is None else f"{gate.needed}, {gate.free} free",
+        "held by": ", ".join(gate.holders) or None,
+        "opens": shown(gate.opens_at),
     }
 
 
@@ -198,8 +222,7 @@ def why(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
         {
             "id": found.id,
             "state": found.state,
-            "waits for": None if found.gate is None else found.gate.text,
-            "gate": None if found.gate is None else found.gate.name,
+            **_gate(found.gate),
             "waiting": None if found.waiting_since is None else f"for {ago(found.waiting_since)}",
             "position": found.position,
             **_times(found),

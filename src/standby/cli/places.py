@@ -68,11 +68,22 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "project": pool.project,
             "warmth": pool.warmth,
             "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
+            "estimates": _estimates(pool),
             **{key: "none" if value is None else value for key, value in settings.items()},
             "set by hand": _overrides(pool),
         }
     )
     return OK
+
+
+def _estimates(pool: Pool) -> str | None:
+    """How right the waits estimated at submit were."""
+    found = pool.estimates
+    if found is None:
+        return None
+    return (
+        f"of the last {found.started} waits: off by {length(found.off_ms / 1000)}, {found.held:.0%} within their range"
+    )
 
 
 def _overrides(pool: Pool) -> str | None:

@@ -5,21 +5,14 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from msgspec import Struct, field
+from msgspec import field
+
+from standby.client.waits import Answer as Answer
+from standby.client.waits import Estimate as Estimate
+from standby.client.waits import Gate as Gate
+from standby.client.waits import Why as Why
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled"})
-
-
-class Answer(Struct, frozen=True):
-    """Anything the server says."""
-
-
-class Gate(Answer, frozen=True, kw_only=True):
-    """What holds an order back, in words."""
-
-    name: str
-    text: str
-    opens_at: datetime | None = None
 
 
 class Retry(Answer, frozen=True, kw_only=True):
@@ -66,6 +59,7 @@ class Order(Answer, frozen=True, kw_only=True):
     retries_left: int
     queue_position: int | None = None
     estimated_wait_ms: int | None = None
+    estimate: Estimate | None = None
     gives_up_in_ms: int | None = None
     gate: Gate | None = None
     slot: str | None = None
@@ -110,19 +104,6 @@ class OrderPage(Answer, frozen=True, kw_only=True):
 
     orders: tuple[Order, ...]
     next: str | None = None
-
-
-class Why(Answer, frozen=True, kw_only=True):
-    """Why an order waits, and what happens next."""
-
-    id: str
-    state: str
-    waiting_since: datetime | None = None
-    gate: Gate | None = None
-    position: int | None = None
-    estimated_wait_ms: int | None = None
-    gives_up_in_ms: int | None = None
-    next: str
 
 
 class Run(Answer, frozen=True, kw_only=True):
@@ -236,6 +217,14 @@ class Override(Answer, frozen=True, kw_only=True):
     reason: str | None = None
 
 
+class Estimates(Answer, frozen=True, kw_only=True):
+    """How right the waits estimated at submit were."""
+
+    started: int
+    off_ms: int
+    held: float
+
+
 class Pool(Answer, frozen=True, kw_only=True):
     """A pool, its unfinished orders by state and its slots by word."""
 
@@ -258,6 +247,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     reset: str = "recreate"
     failures: int = 0
     broken_since: datetime | None = None
+    estimates: Estimates | None = None
     settings: Mapping[str, Any]
     overrides: Mapping[str, Override] = {}
 

@@ -1,6 +1,6 @@
 """Why an order waits: the first gate, in the order in which they are asked, that does not let it through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
@@ -11,6 +11,9 @@ from standby.core.lifecycle import blocked_total_ms
 from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Reason, Slot, SlotState, Warmth
 from standby.core.places import TRIES_AFTER_MS, fingerprint
 from standby.core.sighting import ImageState
+
+HOLDERS: Final = 20
+"""So many orders that hold a gate are named."""
 
 
 class GateName(StrEnum):
@@ -29,15 +32,29 @@ class GateName(StrEnum):
     TURN = "turn"
 
 
+OPENS_AS_RUNS_END: Final = frozenset(
+    {GateName.PROJECT_LIMIT, GateName.MEMORY, GateName.SLOTS, GateName.STARTS, GateName.TURN}
+)
+"""Unless it is stuck; nobody can say when the others open."""
+
+
 class Gate(Struct, frozen=True):
     """The gate that holds an order, in words for a person."""
 
     name: GateName
     text: str
     opens_at: int | None = None
-    """When it opens by itself, where the order itself asked for a time; not in the text."""
+    """When it opens by itself, where that is a fixed time."""
     follows: str | None = None
     """What happens next, where more can be said than its name tells."""
+    needed: int | None = None
+    """How much of what it waits for it needs (MB, slots, starts, runs)."""
+    free: int | None = None
+    """How much of that is free."""
+    holders: Sequence[str] = ()
+    """The orders that hold it, those that began first at the beginning."""
+    stuck: bool = False
+    """It never opens by itself: a person has to do something."""
 
 
 class Line(Struct, frozen=True):
@@ -60,6 +77,8 @@ class House(Struct, frozen=True, kw_only=True):
     """Slot name -> the order that holds it, on the whole host."""
     project_open: int
     project_max: int | None
+    project_holders: Sequence[Order] = ()
+    """The project's open runs over all hosts, where it is limited."""
     now: int
     pools: Mapping[str, Pool] = {}
     """Of the host."""
@@ -113,7 +132,7 @@ def what_follows(order: Order, held_by: Gate | None, queue_timeout: str | None =
     """One sentence for a person: what happens to this order next, or what to do about an end that nobody wanted."""
     match order.state:
         case OrderState.PENDING | OrderState.WAITING_RETRY:
-            return "it starts as soon as it can" if held_by is None else held_by.follows or _OPENS[held_by.name]
+            return "it starts as soon as it can" if held_by is None else _next(held_by)
         case OrderState.PREPARING:
             return "it does not wait: its start was sent, and it is running as soon as it is seen at work"
         case OrderState.RUNNING:
@@ -126,6 +145,11 @@ def what_follows(order: Order, held_by: Gate | None, queue_timeout: str | None =
             return "it could have been served, but no start came through for deploy_timeout; see the host's starts"
         case _:
             return "nothing: it has ended; it can be run again as a new order"
+
+
+def _next(gate: Gate) -> str:
+    text = gate.follows or _OPENS[gate.name]
+    return f"nothing happens by itself; {text}" if gate.stuck else text
 
 
 _OPENS: Final[Mapping[GateName, str]] = {
@@ -147,7 +171,8 @@ _OPENS: Final[Mapping[GateName, str]] = {
 
 def _its_own_time(order: Order, house: House) -> Gate | None:
     if order.state is OrderState.WAITING_RETRY:
-        return Gate(GateName.RETRY_WAIT, f"its last run ended with {order.reason}; {_until(order.due_at, house.now)}")
+        text = f"its last run ended with {order.reason}; {_until(order.due_at, house.now)}"
+        return Gate(GateName.RETRY_WAIT, text, opens_at=order.due_at)
     if order.rank is None:
         return Gate(GateName.NOT_BEFORE, "it asked to wait", order.due_at)
     return None
@@ -161,14 +186,17 @@ def _until(at: int | None, now: int) -> str:
 def _platform(house: House) -> Gate | None:
     host, pool = house.host, house.pool
     if house.lease is None or house.lease.until <= house.now:
-        return Gate(GateName.HOST_NOT_LED, f"no server leads host {host.name}: start one that reaches it")
+        text = f"no server leads host {host.name}: start one that reaches it"
+        return Gate(GateName.HOST_NOT_LED, text, stuck=True)
     if host.unreachable_since is not None:
         away_s = (house.now - host.unreachable_since) / 1000
         return Gate(GateName.HOST_UNREACHABLE, f"host {host.name} cannot be asked since {away_s:.0f} s: {host.error}")
     if host.mode is not Mode.OPEN:
-        return Gate(GateName.HOST_MODE, _mode_text("host", host.name, host.mode, host.mode_actor, host.mode_reason))
+        text = _mode_text("host", host.name, host.mode, host.mode_actor, host.mode_reason)
+        return Gate(GateName.HOST_MODE, text, stuck=True)
     if pool.mode is not Mode.OPEN:
-        return Gate(GateName.POOL_MODE, _mode_text("pool", pool.name, pool.mode, pool.mode_actor, pool.mode_reason))
+        text = _mode_text("pool", pool.name, pool.mode, pool.mode_actor, pool.mode_reason)
+        return Gate(GateName.POOL_MODE, text, stuck=True)
     return None
 
 
@@ -180,26 +208,49 @@ def _mode_text(noun: str, name: str, mode: Mode, actor: str, reason: str | None)
 def _limits(order: Order, house: House) -> Gate | None:
     if house.project_max is None or house.project_open < house.project_max:
         return None
+    if house.project_max == 0:
+        text, follows = f"project {order.project} may have no open runs", "raise its running_max in the configuration"
+        return Gate(GateName.PROJECT_LIMIT, text, follows=follows, needed=1, free=0, stuck=True)
     text = f"project {order.project} has {house.project_open} open runs and may have {house.project_max}"
-    return Gate(GateName.PROJECT_LIMIT, text)
+    return Gate(GateName.PROJECT_LIMIT, text, needed=1, free=0, holders=_oldest(house.project_holders))
 
 
 def _places(order: Order, house: House) -> Gate:
     host = house.host
-    idle = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
-    free = [slot for slot in idle if slot.template in ("", fingerprint(house.pool.settings))]
+    free = free_slots(house)
     if (gate := _full(house, free) or _breaker(house, free)) is not None:
         return gate
-    used = _used_mb(house)
-    if host.memory_mb is not None and used + order.memory_mb > host.memory_mb:
-        free_mb = max(0, host.memory_mb - used)
-        text = f"needs {order.memory_mb} MB; {free_mb} of {host.memory_mb} MB on host {host.name} are free"
-        return Gate(GateName.MEMORY, text)
-    return _starts(house, free) or Gate(GateName.TURN, "it is served as soon as its turn comes")
+    room = _room(house)
+    if host.memory_mb is not None and room.used_mb + order.memory_mb > host.memory_mb:
+        return _memory(order, house, max(0, host.memory_mb - room.used_mb), host.memory_mb)
+    return (
+        _starts(house, free) or _gap(house, free, room) or Gate(GateName.TURN, "it is served as soon as its turn comes")
+    )
 
 
-def _used_mb(house: House) -> int:
-    room = Room(
+def free_slots(house: House) -> Sequence[Slot]:
+    """Slots of the pool that could be claimed now."""
+    idle = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
+    return [slot for slot in idle if slot.template in ("", fingerprint(house.pool.settings))]
+
+
+def _memory(order: Order, house: House, free_mb: int, all_mb: int) -> Gate:
+    needed, name = order.memory_mb, house.host.name
+    if needed > all_mb:
+        text = f"needs {needed} MB, more than the {all_mb} MB that host {name} has in all: it can never start"
+        follows = "cancel it and ask for less, or raise the host's memory_mb"
+        return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free_mb, stuck=True)
+    text = f"needs {needed} MB; {free_mb} of {all_mb} MB on host {name} are free"
+    return Gate(GateName.MEMORY, text, needed=needed, free=free_mb, holders=_oldest(house.holders.values()))
+
+
+def _oldest(orders: Iterable[Order]) -> Sequence[str]:
+    """Some of these orders, those that began first at the beginning."""
+    return [each.id for each in sorted(orders, key=lambda each: (each.commanded_at or 0, each.id))[:HOLDERS]]
+
+
+def _room(house: House) -> Room:
+    return Room(
         host=house.host,
         pools=house.pools,
         slots=house.host_slots,
@@ -207,8 +258,19 @@ def _used_mb(house: House) -> int:
         project_open={},
         project_max={},
         seats=False,
+        now=house.now,
     )
-    return room.used_mb
+
+
+def _gap(house: House, free: Sequence[Slot], room: Room) -> Gate | None:
+    """Two starts on a host are some time apart."""
+    if not house.host.start_gap_ms or (free and _hands_over(house, house.pool.name)) or house.now >= room.gap_ends_at:
+        return None
+    gap_s, ago_s = house.host.start_gap_ms / 1000, (house.now + house.host.start_gap_ms - room.gap_ends_at) / 1000
+    text = f"the last start on host {house.host.name} was {ago_s:.0f} s ago, and two are {gap_s:g} s apart"
+    return Gate(
+        GateName.STARTS, text, room.gap_ends_at, follows="it starts when the gap is over and those before it are served"
+    )
 
 
 def _breaker(house: House, free: Sequence[Slot]) -> Gate | None:
@@ -221,7 +283,7 @@ def _breaker(house: House, free: Sequence[Slot]) -> Gate | None:
     text = f"pool {pool.name} makes no slots since {pool.failures} of them failed without a success{last}"
     minutes = TRIES_AFTER_MS // 60_000
     follows = f"one is tried every {minutes} minutes; sooner: standby pools reset-breaker {pool.name}"
-    return Gate(GateName.BREAKER, text, follows=follows)
+    return Gate(GateName.BREAKER, text, (pool.broken_at + TRIES_AFTER_MS), follows=follows)
 
 
 def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
@@ -235,14 +297,21 @@ def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
     if free and _hands_over(house, pool.name):
         return None
     flying = starts(house)
+    if host.starts_max == 0:
+        follows = "raise its starts_max in the configuration"
+        return Gate(
+            GateName.STARTS, f"host {host.name} has starts_max = 0: nothing starts", follows=follows, stuck=True
+        )
     if host.starts_max is not None and len(flying) >= host.starts_max:
         text = f"{len(flying)} of {host.starts_max} starts on host {host.name} are in flight"
         holders = ", ".join(f"order {each.order}" if each.order else f"slot {each.slot}" for each in flying[:4])
         line = "" if house.line is None else f"; it is number {house.line.place} of {house.line.length} that wait"
-        return Gate(GateName.STARTS, f"{text} ({holders}){line}" if holders else text + line)
+        orders = [each.order for each in flying if each.order is not None]
+        return Gate(GateName.STARTS, f"{text} ({holders}){line}", needed=1, free=0, holders=orders[:HOLDERS])
     if free:
         return None
-    return Gate(GateName.SLOTS, f"pool {pool.name} is making {'a slot' if making < 2 else f'{making} slots'}")
+    text = f"pool {pool.name} is making {'a slot' if making < 2 else f'{making} slots'}"
+    return Gate(GateName.SLOTS, text, follows="it starts when one is made and those before it are served")
 
 
 def _making(house: House) -> int:
@@ -271,14 +340,25 @@ def _full(house: House, free: Sequence[Slot]) -> Gate | None:
         override = house.pool.overrides.get("slots_max")
         who = "the configuration" if override is None else override.actor
         text = f"pool {name} has slots_max = 0 (set by {who}): nothing starts"
-        return Gate(GateName.SLOTS, text, follows=f"raise it: standby pools set {name} slots_max=N")
+        follows = f"raise it: standby pools set {name} slots_max=N"
+        return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, stuck=True)
+    held = _oldest(house.holders[slot.name] for slot in house.slots if slot.name in house.holders)
     busy = sum(slot.name in house.holders for slot in house.slots)
     if busy > most:
         when = f"it starts when fewer than {most} are busy"
         text = f"{busy} slots are busy, {most} {'is' if most == 1 else 'are'} allowed; {when}"
-        return Gate(GateName.SLOTS, text, follows=f"{when} and those before it are served")
+        follows = f"{when} and those before it are served"
+        return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, holders=held)
     if free or len(house.slots) < most or _making(house):
         return None
     errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
     broken = f", {errors} of them in error" if errors else ""
-    return Gate(GateName.SLOTS, f"all {len(house.slots)} slots of pool {name} are taken{broken}")
+    text = f"all {len(house.slots)} slots of pool {name} are taken{broken}"
+    return Gate(GateName.SLOTS, text, needed=1, free=0, holders=held)
+
+
+def shut(house: House) -> Gate | None:
+    """What holds every order of the pool and does not open as runs end."""
+    free = free_slots(house)
+    found = _platform(house) or _full(house, free) or _breaker(house, free) or _starts(house, free)
+    return found if found is None or found.stuck or found.name not in OPENS_AS_RUNS_END else None

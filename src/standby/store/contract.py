@@ -121,6 +121,18 @@ class History(Struct, frozen=True):
     last_seq: int
 
 
+class Length(Struct, frozen=True):
+    """How long something took in a pool."""
+
+    pool: str
+    length_ms: int
+    """Of a run from its command to its end, or of the making of a slot."""
+    start_ms: int | None
+    """Until the run was seen at work."""
+    made: bool
+    """It is of a slot."""
+
+
 class LogChunk(Struct, frozen=True, kw_only=True):
     """Some lines of one run's log, stored together. `body` is the lines as JSON: [[at, stream, text], ...]."""
 
@@ -201,8 +213,9 @@ class Store(Protocol):
     async def ahead(self, order: Order) -> int:
         """How many ready orders of its pool, of any project, go before it."""
 
-    async def run_lengths(self, pool: str, most: int) -> Sequence[int]:
-        """How long the last ended runs of a pool took, from their command on, in milliseconds; newest first."""
+    async def lengths(self, after: int, last: int) -> Sequence[Length]:
+        """What the events after one and up to another say of how long runs and the making of slots took, oldest first.
+        Runs that were cancelled do not count."""
 
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; never more than 10,001."""

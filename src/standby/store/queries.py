@@ -164,13 +164,18 @@ select count(*) from (select 1 from orders
     where pool = $1 and rank is not null and (rank, id) < ($2, $3) limit $4) ahead
 """
 
-# run lengths: of the runs that ended lately in a pool, found in the last events so that no index has to be kept for it
-RUN_LENGTHS: Final = """
-select r.ended_at - r.commanded_at from (
-    select distinct subject from events where seq > (select max(seq) from events) - 5000
-        and kind in ('order.completed', 'order.failed', 'order.retry_waiting')) e
-join orders o on o.id = e.subject join runs r on r.order_id = o.id
-where o.pool = $1 order by r.ended_at desc limit $2
+# lengths: what runs and slots that are made took, found by their events so that no index has to be kept for it
+LENGTHS: Final = """
+select e.seq, o.pool, r.ended_at - r.commanded_at, r.ready_at - r.commanded_at, 0
+from events e join orders o on o.id = e.subject join runs r on r.order_id = o.id and r.ended_at = e.at
+where e.seq > $1 and e.seq <= $2 and e.kind in ('order.completed', 'order.failed', 'order.retry_waiting')
+union all
+select e.seq, s.pool, e.at - (
+    select c.at from events c where c.subject = e.subject and c.seq < e.seq and c.kind = 'slot.creating'
+    order by c.seq desc limit 1), null, 1
+from events e join slots s on s.name = e.subject and s.template <> ''
+where e.seq > $1 and e.seq <= $2 and e.kind = 'slot.idle'
+order by 1
 """
 
 # by id: parts of many orders

@@ -13,7 +13,7 @@ from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, Or
 from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store import queries, rows
-from standby.store.contract import History, Key, Listed, LogChunk, LogTail, OrderFilter, Page, Work
+from standby.store.contract import History, Key, Length, Listed, LogChunk, LogTail, OrderFilter, Page, Work
 from standby.store.hints import Hear, Hints
 from standby.store.migrate import APPLIED, Applied, Kind, compare, known
 from standby.store.rows import Row
@@ -166,9 +166,10 @@ class Reads:
         found = await self.fetch(queries.AHEAD, order.pool, order.rank, order.id, COUNT_MOST)
         return int(found[0][0])
 
-    async def run_lengths(self, pool: str, most: int) -> Sequence[int]:
-        """How long the last ended runs of a pool took, from their command on, in milliseconds; newest first."""
-        return [row[0] for row in await self.fetch(queries.RUN_LENGTHS, pool, most)]
+    async def lengths(self, after: int, last: int) -> Sequence[Length]:
+        """How long runs and the making of slots took, by the events after one and up to another, oldest first."""
+        found = await self.fetch(queries.LENGTHS, after, last)
+        return [Length(pool, took, start, bool(made)) for _, pool, took, start, made in found if took is not None]
 
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; at most COUNT_MOST."""

@@ -2,7 +2,7 @@
 
 import { events, get, hasKey, post, takeKeyFromAddress, useKey } from "./api.js";
 import { Detail } from "./detail.js";
-import { ago, element, ending, what } from "./parts.js";
+import { ago, element, ending, lasts, what } from "./parts.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
 const PAGE = 50;
@@ -150,11 +150,16 @@ function poolCard(pool) {
     ? [element("span", { class: "bad" }, `makes no slots since ${pool.failures} failed`),
        element("button", { type: "button", "aria-label": `reset the breaker of pool ${pool.name}`, onclick: reset }, "reset")]
     : [];
+  const told = pool.estimates
+    ? element("small", { title: `waits estimated at submit, of the last ${pool.estimates.started} orders that started` },
+        `estimates off by ${lasts(pool.estimates.off_ms)}, ${Math.round(pool.estimates.held * 100)} % in range`)
+    : null;
   return element(
     "article", { class: open ? "" : "held" },
     element("h2", {}, "pool ", element("b", {}, pool.name)),
     element("meter", { min: 0, max: Math.max(1, pool.slots_max), value: busy, title: "slots in use" }),
     element("span", {}, `${busy} of ${pool.slots_max} busy${idle}, ${pool.pending} waiting`),
+    told,
     errors,
     ...broken,
     open ? null : element("span", { class: "bad" }, `${pool.mode}${pool.mode_reason ? `: ${pool.mode_reason}` : ""}`),

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { Output } from "./output.js";
-import { element, ENDED, ending } from "./parts.js";
+import { element, ENDED, ending, lasts } from "./parts.js";
 
 const WORDS = {
   "order.submitted": "submitted",
@@ -28,6 +28,15 @@ function because(event) {
   const ended = event.data.run || event.data.order || {};
   const parts = [note.reason || ended.reason, note.said];
   return parts.filter((part) => part && part !== event.to).join(": ");
+}
+
+// When it probably starts, from when to when that is, and what the guess is worth; or why nobody can say.
+function starts(order) {
+  const guess = order.estimate;
+  if (guess === null) return "";
+  if (order.estimated_wait_ms === null) return `Nobody can say when it starts: ${guess.why_none}.`;
+  const range = `${lasts(guess.low_ms)} to ${lasts(guess.high_ms)}, a ${guess.confidence} guess`;
+  return `It starts in about ${lasts(order.estimated_wait_ms)} (${range}).`;
 }
 
 function share(progress) {
@@ -125,7 +134,9 @@ export class Detail {
     this.gate.hidden = order.gate === null;
     if (order.gate) {
       const place = order.queue_position ? `Number ${order.queue_position} in its queue. ` : "";
-      this.gate.textContent = `${place}It waits: ${order.gate.text}.`;
+      const holders = order.gate.holders.flatMap((id) => [" ", element("a", { href: `#order=${encodeURIComponent(id)}` }, id)]);
+      const held = holders.length ? [" Held by:", ...holders, "."] : [];
+      this.gate.replaceChildren(`${place}It waits: ${order.gate.text}.`, ...held, ` ${starts(order)}`);
     }
   }
 

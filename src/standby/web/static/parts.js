@@ -19,7 +19,11 @@ export function what(order) {
 }
 
 export function ago(time, now = Date.now()) {
-  const seconds = Math.max(0, Math.round((now - Date.parse(time)) / 1000));
+  return lasts(now - Date.parse(time));
+}
+
+export function lasts(ms) {
+  const seconds = Math.max(0, Math.round(ms / 1000));
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
   if (seconds < 86400) return `${Math.floor(seconds / 3600)} h ${Math.floor((seconds % 3600) / 60)} min`;

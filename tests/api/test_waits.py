@@ -1,0 +1,163 @@
+"""How long an order will probably wait, what that is worth, and how right it was."""
+
+from pathlib import Path
+
+import pytest
+
+from standby.core.model import OrderState
+from standby.core.sighting import Exit
+from tests.api.house import House, View, house, until
+
+pytestmark = pytest.mark.anyio
+
+
+def look_again(home: House) -> None:
+    """What was read a moment ago is read anew."""
+    for project in ("default", "tight"):
+        home.world.shared.forget(("project", "default", project))
+    for memory_mb in (256, 600):
+        home.world.shared.forget(("line", "default", memory_mb))
+    for key in (("took",), ("ahead", "default", 100_000), ("pool", "default")):
+        home.world.shared.forget(key)
+
+
+async def measure(home: House, *lengths_ms: int) -> None:
+    """Runs of these lengths end."""
+    for length_ms in lengths_ms:
+        order_id = (await home.submit())["id"]
+        await home.walk(order_id, OrderState.RUNNING)
+        home.clock.at += length_ms
+        await home.finish(order_id, Exit(code=0))
+    await home.lead()
+    look_again(home)
+
+
+async def begin(home: House, **body: str) -> str:
+    """A run is open."""
+    order_id: str = (await home.submit(**body))["id"]
+    await home.walk(order_id, OrderState.RUNNING)
+    look_again(home)
+    return order_id
+
+
+async def why(home: House, order_id: str) -> View:
+    view: View = (await home.get(f"/work-orders/{order_id}/why")).json()
+    return view
+
+
+async def test_the_answer_to_a_submit_has_the_wait_its_range_and_what_that_is_worth(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
+        await measure(home, *[5_000] * 10)
+        assert (await home.submit())["estimated_wait_ms"] == 0
+        running = await begin(home)
+        home.clock.at += 2_000
+        await home.lead()
+        look_again(home)
+        taken = await home.submit()
+        assert taken["estimated_wait_ms"] == 3_000 + 5_000, "one waits before it"
+        assert taken["estimate"] == {"low_ms": 8_000, "high_ms": 8_000, "confidence": "fair", "why_none": None}
+        assert (await why(home, taken["id"]))["estimated_wait_ms"] == 8_000
+        shown = await home.show(taken["id"])
+        assert (shown["estimated_wait_ms"], shown["estimate"]) == (8_000, taken["estimate"])
+        assert (await home.show(running))["estimate"] is None
+        assert {each["estimate"] for each in (await home.get("/work-orders")).json()["orders"]} == {None}
+
+
+async def test_orders_of_other_projects_that_are_served_before_count(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
+        await measure(home, *[5_000] * 10)
+        await begin(home)
+        for _ in range(3):
+            await home.submit(project="other")
+        home.clock.at += 1
+        await home.lead()
+        look_again(home)
+        taken = await home.submit()
+        assert taken["queue_position"] == 1
+        assert taken["estimated_wait_ms"] == pytest.approx(4 * 5_000, abs=2)
+        assert (await why(home, taken["id"]))["estimated_wait_ms"] == taken["estimated_wait_ms"]
+
+
+async def test_a_limited_project_waits_for_its_own_runs(tmp_path: Path) -> None:
+    async with house(tmp_path, projects={"tight": {"running_max": 1}}) as home:
+        await measure(home, *[5_000] * 10)
+        await begin(home, project="tight")
+        first, second = await home.submit(project="tight"), await home.submit(project="tight")
+        assert [first["estimated_wait_ms"], second["estimated_wait_ms"]] == [5_000, 10_000]
+        assert (await home.submit())["estimated_wait_ms"] == 0
+        found = await why(home, second["id"])
+        assert (found["gate"]["name"], found["estimated_wait_ms"]) == ("project_limit", 10_000)
+
+
+async def test_who_waits_for_memory_waits_for_the_runs_that_hold_it(tmp_path: Path) -> None:
+    pools = {"default": {"memory_mb": 600}, "other": {}}
+    async with house(tmp_path, pools=pools) as home:
+        await measure(home, *[5_000] * 10)
+        running = await begin(home)
+        await home.new_slot()
+        taken = await home.submit()
+        assert taken["estimated_wait_ms"] == 5_000
+        gate = (await why(home, taken["id"]))["gate"]
+        assert (gate["name"], gate["needed"], gate["free"], gate["holders"]) == ("memory", 600, 424, [running])
+
+
+async def test_there_is_no_estimate_before_a_run_ended_and_it_says_so(home: House) -> None:
+    await home.lead()
+    taken = await home.submit()
+    none = "nothing is measured yet: no run of pool default has ended lately"
+    assert taken["estimated_wait_ms"] is None
+    assert taken["estimate"] == {"low_ms": None, "high_ms": None, "confidence": "none", "why_none": none}
+    assert (await why(home, taken["id"]))["estimate"]["why_none"] == none
+
+
+async def test_nobody_can_say_how_long_a_person_takes(home: House) -> None:
+    waiting = (await home.submit())["id"]
+    assert (await why(home, waiting))["estimate"]["why_none"].startswith("no server leads host local")
+    await measure(home, 5_000)
+    assert (await home.submit())["estimated_wait_ms"] == 0
+    await home.post("/pools/default/pause", {"reason": "lunch"})
+    look_again(home)
+    for found in (await home.submit(), await why(home, waiting)):
+        assert found["estimated_wait_ms"] is None
+        assert found["estimate"]["why_none"] == "pool default is paused by tester (lunch): resume it to go on"
+    assert (await why(home, waiting))["gate"]["stuck"]
+    await home.post("/pools/default/resume", {})
+    assert (await why(home, waiting))["estimated_wait_ms"] == 0
+    await home.http.patch("/api/v1/pools/default", json={"set": {"slots_max": 0}})
+    look_again(home)
+    for found in (await home.submit(), await why(home, waiting)):
+        assert found["estimate"]["why_none"] == "pool default has slots_max = 0 (set by tester): nothing starts"
+
+
+async def test_an_order_that_asked_for_a_time_has_no_estimate(home: House) -> None:
+    taken = await home.submit(not_before=2**42)
+    assert taken["estimate"] is None and (await why(home, taken["id"]))["estimate"] is None
+
+
+async def test_what_was_measured_is_found_again_by_a_server_that_has_just_started(home: House) -> None:
+    await measure(home, *[5_000] * 10)
+    store = home.world.store
+    async with house(Path(home.world.config.state_dir) / "other", store=store) as other:
+        other.clock.at = home.clock.at
+        assert (await other.submit())["estimate"]["confidence"] == "fair"
+
+
+async def test_how_far_an_estimate_was_off_is_counted_when_its_order_starts(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
+        await measure(home, *[5_000] * 10)
+        assert (await home.get("/pools/default")).json()["estimates"] is None
+        running = await begin(home)
+        late, gone = (await home.submit())["id"], (await home.submit())["id"]
+        await home.post(f"/work-orders/{gone}/cancel")
+        home.clock.at += 9_000
+        await home.finish(running, Exit(code=0))
+        await home.walk(late, OrderState.RUNNING)
+
+        async def counted() -> str | None:
+            text = (await home.http.get("/metrics")).text
+            return text if 'standby_wait_estimates_total{held="no",pool="default"} 1.0' in text else None
+
+        text = await until(counted, "the error is counted")
+        assert 'standby_wait_estimate_error_seconds_sum{pool="default"} 4.0' in text
+        view = (await home.get("/pools/default")).json()["estimates"]
+        assert view == {"started": 2, "off_ms": 4_000, "held": 0.5}, "the first one started at once, as it was told"

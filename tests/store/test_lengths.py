@@ -1,0 +1,52 @@
+"""What runs and the making of slots took, as the events tell it."""
+
+import pytest
+from msgspec.structs import replace
+
+from standby.core.model import Change, EventKind, SlotState
+from standby.store.contract import Length, Store
+from tests import make
+
+pytestmark = pytest.mark.anyio
+
+
+def at(moment: int, change: Change) -> Change:
+    return replace(change, at=make.NOW + moment)
+
+
+async def end(store: Store, took_ms: int, *, pool: str = "p", ready_ms: int | None = None) -> None:
+    """A run that took so long ends."""
+    place = make.slot(f"s-{pool}", pool=pool)
+    await store.save([make.change(EventKind.SLOT_CREATING, slot=place)])
+    submitted = make.submit(pool=pool)
+    assert submitted.order is not None
+    claimed = make.claim(submitted.order, next(each for each in await store.slots() if each.name == place.name))
+    assert claimed.order is not None
+    opened = replace(claimed.order, version=2)
+    settled = make.settle(replace(opened, version=2))
+    assert settled.run is not None
+    ready_at = None if ready_ms is None else make.NOW + ready_ms
+    ended = replace(settled, run=replace(settled.run, ended_at=make.NOW + took_ms, ready_at=ready_at))
+    for change in (submitted, claimed, at(took_ms, ended)):
+        (verdict,) = await store.save([change])
+        assert verdict.saved, verdict
+
+
+async def test_the_lengths_of_ended_runs_are_told_by_pool_oldest_first(store: Store) -> None:
+    await end(store, 700, ready_ms=200)
+    middle = await store.last_seq()
+    await end(store, 900, pool="q")
+    last = await store.last_seq()
+    assert await store.lengths(0, last) == [Length("p", 700, 200, False), Length("q", 900, None, False)]
+    assert await store.lengths(middle, last) == [Length("q", 900, None, False)]
+    assert await store.lengths(0, middle) == [Length("p", 700, 200, False)]
+    assert await store.lengths(last, last) == []
+
+
+async def test_the_making_of_a_place_is_told_but_not_that_of_a_seat(store: Store) -> None:
+    for name, template in (("made", "t-1"), ("seat", "")):
+        row = make.slot(name, state=SlotState.CREATING, template=template, incarnation=None)
+        await store.save([at(0, make.change(EventKind.SLOT_CREATING, slot=row))])
+        idle = replace(row, state=SlotState.IDLE, incarnation="i")
+        await store.save([at(4_000, make.change(EventKind.SLOT_IDLE, slot_was=row, slot=idle))])
+    assert await store.lengths(0, await store.last_seq()) == [Length("p", 4_000, None, True)]
