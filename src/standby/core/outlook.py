@@ -1,6 +1,6 @@
 """When the places of a pool come free, out of rows and what was measured: the estimate of a wait begins here."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
@@ -43,7 +43,10 @@ def line(house: House, memory_mb: int, took: Mapping[str, Took]) -> Line | str:
     make_ms = _median(own.makes)
     turn_ms = 0 if stays(house.pool, seats=False) else make_ms
     busy = _busy(opened, house.now, lengths, turn_ms)
-    free, places = _in_budget(house, memory_mb, took, lengths, [*busy, *_unused(house, len(busy), make_ms)])
+    all_ = [*busy, *_unused(house, len(busy), make_ms)]
+    if not all_:
+        return f"all slots of pool {house.pool.name} are in error: standby slots shows why"
+    free, places = _in_budget(house, memory_mb, took, lengths, all_)
     return Line(free, places, lengths, turn_ms, _starts(house, own))
 
 
@@ -57,7 +60,7 @@ def of_project(house: House, took: Mapping[str, Took]) -> Line | str | None:
     lengths = measured(took.get(house.pool.name, NOTHING).runs)
     if lengths is None:
         return f"nothing is measured yet: no run of pool {house.pool.name} has ended lately"
-    busy = [column for each in house.project_holders for column in _busy_elsewhere([each], house.now, took, lengths)]
+    busy = _busy_elsewhere(house.project_holders, house.now, took, lengths)
     return Line([*busy, *[NOW] * (most - len(busy))], most, lengths)
 
 
@@ -71,7 +74,7 @@ def _busy(opened: Sequence[Order], now: int, lengths: Lengths, turn_ms: int) -> 
     return [[left + turn_ms for left in column] for column in columns] if turn_ms else columns
 
 
-def _busy_elsewhere(orders: Iterable[Order], now: int, took: Mapping[str, Took], unknown: Lengths) -> list[Column]:
+def _busy_elsewhere(orders: Sequence[Order], now: int, took: Mapping[str, Took], unknown: Lengths) -> list[Column]:
     """When these runs end, each as those of its own pool do."""
     known: dict[str, Lengths] = {}
     columns = []
@@ -100,8 +103,7 @@ def _in_budget(
     house: House, memory_mb: int, took: Mapping[str, Took], lengths: Lengths, places: list[Column]
 ) -> tuple[Sequence[Column], int]:
     """Those of the pool's places that the host's memory allows, busy ones first, and how many may be used at once."""
-    most = min(house.pool.settings.slots_max, len(places)) or 1
-    places = places or [NOW]
+    most = min(house.pool.settings.slots_max, len(places))
     budget = house.host.memory_mb
     if budget is None or memory_mb == 0:
         return places, most

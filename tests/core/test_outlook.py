@@ -1,0 +1,165 @@
+"""When the places of a pool come free, out of rows and what was measured."""
+
+from typing import Any
+
+import pytest
+
+from standby.core import outlook
+from standby.core.estimate import Line
+from standby.core.explain import House
+from standby.core.model import Lease, Mode, Order, OrderState, Pool, SlotState, Warmth
+from standby.core.outlook import Took
+from standby.core.sighting import ImageState
+from tests.core.test_gate import place, pool_of
+from tests.rows import NOW, host, order, pool, slot
+
+LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW)
+TOOK = {"default": Took([100_000] * 60, [4_000] * 3, [9_000] * 3), "other": Took([50_000] * 60)}
+
+
+def run(number: int, taken_ms: int = 0, **columns: Any) -> Order:
+    """An open run in the slot of this number."""
+    row = {"id": f"run-{number}", "slot": slot(number).name, "commanded_at": NOW - taken_ms, "memory_mb": 100}
+    return order(OrderState.RUNNING, **{**row, **columns})
+
+
+def house(*opened: Order, of: Pool | None = None, **parts: Any) -> House:
+    """A process host with one pool of two seats, unless said."""
+    of = of or pool(slots_max=2)
+    base: dict[str, Any] = {
+        "pool": of,
+        "host": host(),
+        "lease": LEASE,
+        "slots": [slot(1), slot(2)],
+        "holders": {each.slot: each for each in opened},
+        "project_open": 0,
+        "project_max": None,
+        "now": NOW,
+        "pools": {of.name: of},
+    }
+    return House(**{**base, "host_slots": parts.get("slots", base["slots"]), **parts})
+
+
+def waits(found: Line | str | None, most: int = 4) -> list[int]:
+    assert isinstance(found, Line), found
+    return [found.wait(ahead).usual_ms for ahead in range(most)]
+
+
+def test_idle_slots_and_those_that_may_still_be_made_are_places() -> None:
+    assert waits(outlook.line(house(), 100, TOOK)) == [0, 0, 109_000, 109_000]
+    assert waits(outlook.line(house(slots=[]), 100, TOOK)) == [9_000, 9_000, 118_000, 118_000]
+    seats = {"default": Took([100_000] * 60)}
+    assert waits(outlook.line(house(slots=[]), 100, seats)) == [0, 0, 100_000, 100_000]
+
+
+def test_places_of_open_runs_come_free_when_these_end() -> None:
+    cold = {"default": Took([100_000] * 60)}
+    assert waits(outlook.line(house(run(1, 30_000)), 100, cold)) == [0, 70_000, 100_000, 170_000]
+    assert waits(outlook.line(house(run(1, 30_000), run(2, 90_000)), 100, cold)) == [10_000, 70_000, 110_000, 170_000]
+
+
+def test_a_slot_in_error_is_no_place() -> None:
+    broken = [slot(1), slot(2, state=SlotState.ERROR)]
+    cold = {"default": Took([100_000] * 60)}
+    assert waits(outlook.line(house(slots=broken), 100, cold)) == [0, 100_000, 200_000, 300_000]
+
+
+def test_a_place_that_is_made_anew_after_each_run_costs_that_time_too() -> None:
+    of = pool_of(slots_max=2)
+    idle, making = place(1, of), place(2, of, SlotState.CREATING, state_since=NOW - 2_000)
+    found = outlook.line(house(of=of, slots=[idle, making]), 100, TOOK)
+    assert waits(found) == [0, 7_000, 109_000, 116_000]
+    busy = outlook.line(house(run(1, 30_000), of=of, slots=[place(1, of)]), 100, TOOK)
+    assert waits(busy, 2) == [9_000, 79_000], "the second slot is made, the first one after its run"
+    late = place(2, of, SlotState.CLEANING, state_since=NOW - 60_000)
+    assert waits(outlook.line(house(of=of, slots=[idle, late]), 100, TOOK), 2) == [0, 0]
+
+
+def test_permits_are_counted_where_each_run_is_a_start() -> None:
+    of = pool_of(slots_max=4)
+    idle = [place(number, of) for number in (1, 2, 3)]
+    busy = run(4, 1_000, ready_at=None)
+    slots = [*idle, place(4, of)]
+    found = outlook.line(house(busy, of=of, slots=slots, host=host(starts_max=1)), 100, TOOK)
+    assert waits(found, 3) == [3_000, 7_000, 11_000]
+    free = outlook.line(house(of=of, slots=slots, host=host(starts_max=2)), 100, TOOK)
+    assert waits(free, 4) == [0, 0, 4_000, 4_000]
+    gap = outlook.line(house(of=of, slots=slots, host=host(start_gap_ms=500)), 100, TOOK)
+    assert waits(gap, 3) == [0, 500, 1_000]
+    live = pool_of(slots_max=2, warmth=Warmth.RUNNING)
+    handed = house(of=live, slots=[place(1, live), place(2, live)], host=host(starts_max=1))
+    assert waits(outlook.line(handed, 100, TOOK), 2) == [0, 0], "handing work over is no start"
+
+
+def test_more_starts_in_flight_than_allowed_hold_all_permits() -> None:
+    of = pool_of(slots_max=4)
+    flying = [run(number, taken, ready_at=None) for number, taken in ((1, 3_000), (2, 1_000))]
+    slots = [place(number, of) for number in (1, 2, 3)]
+    found = outlook.line(house(*flying, of=of, slots=slots, host=host(starts_max=1)), 100, TOOK)
+    assert waits(found, 1) == [3_000]
+
+
+def test_memory_lets_fewer_run_at_once_than_there_are_slots() -> None:
+    cold = {"default": Took([100_000] * 60)}
+    tight = house(run(1, 30_000), host=host(memory_mb=150))
+    assert waits(outlook.line(tight, 100, cold)) == [70_000, 170_000, 270_000, 370_000]
+    wide = house(run(1, 30_000), host=host(memory_mb=200))
+    assert waits(outlook.line(wide, 100, cold), 2) == [0, 70_000]
+    assert waits(outlook.line(tight, 0, cold), 2) == [0, 70_000]
+    over = house(run(1, 30_000), run(2, 90_000), host=host(memory_mb=150))
+    assert waits(outlook.line(over, 100, cold), 1) == [70_000], "both must end before one may begin"
+
+
+def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_ended() -> None:
+    others = [run(n, taken, pool="other", slot=f"other-{n}") for n, taken in ((7, 10_000), (8, 20_000), (9, 30_000))]
+    full = house(*others, host=host(memory_mb=300))
+    assert waits(outlook.line(full, 100, TOOK), 1) == [20_000], "the first of them to end makes room"
+    assert waits(outlook.line(full, 150, TOOK), 1) == [30_000], "two must end"
+    assert waits(outlook.line(full, 300, TOOK), 1) == [40_000]
+    unknown = {"default": TOOK["default"]}
+    assert waits(outlook.line(full, 100, unknown), 1) == [70_000], "as long as our own, where nothing is known"
+
+
+@pytest.mark.parametrize(
+    ("parts", "why"),
+    [
+        ({"lease": None}, "no server leads host local: start one that reaches it"),
+        ({"now": NOW + 1}, "no server leads host local: start one that reaches it"),
+        ({"host": host(unreachable_since=NOW, error="gone")}, "host local cannot be asked since 0 s: gone"),
+        ({"host": host(mode=Mode.DRAINING)}, "host local is draining by config: resume it to go on"),
+        ({"of": pool(mode=Mode.PAUSED)}, "pool default is paused by config: resume it to go on"),
+        ({"of": pool(slots_max=0)}, "pool default has slots_max = 0 (set by the configuration): nothing starts"),
+        ({"host": host(starts_max=0)}, "host local has starts_max = 0: nothing starts"),
+        ({"host": host(memory_mb=99)}, "it needs 100 MB, host local has 99 MB in all: it can never start"),
+        (
+            {"slots": [slot(n, state=SlotState.ERROR) for n in (1, 2)]},
+            "all slots of pool default are in error: standby slots shows why",
+        ),
+        ({"took": {}}, "nothing is measured yet: no run of pool default has ended lately"),
+        ({"took": {"other": TOOK["other"]}}, "nothing is measured yet: no run of pool default has ended lately"),
+    ],
+)
+def test_where_nobody_can_say_it_says_why(parts: dict[str, Any], why: str) -> None:
+    took = parts.pop("took", TOOK)
+    assert outlook.line(house(**parts), 100, took) == why
+
+
+def test_nobody_can_say_how_long_a_pull_or_an_open_breaker_takes() -> None:
+    image = ImageState(host="local", image="a:1", at=NOW, present=False, pulling_since=NOW)
+    of = pool_of(slots_max=2)
+    assert outlook.line(house(of=of, slots=[], image=image), 100, TOOK) == "image a:1 is being pulled to host local"
+    assert waits(outlook.line(house(of=of, slots=[place(1, of)], image=image), 100, TOOK), 1) == [0]
+    broken = pool_of(slots_max=2, failures=5, broken_at=NOW)
+    assert "makes no slots since 5 of them failed" in str(outlook.line(house(of=broken, slots=[]), 100, TOOK))
+
+
+def test_a_project_waits_for_its_own_places() -> None:
+    assert outlook.of_project(house(), TOOK) is None
+    assert outlook.of_project(house(project_max=0), TOOK) == "its project may have no open runs"
+    mine = [run(1, 30_000), run(9, 20_000, pool="other", slot="other-9")]
+    found = outlook.of_project(house(project_max=2, project_holders=mine), TOOK)
+    assert waits(found, 3) == [30_000, 70_000, 130_000]
+    assert waits(outlook.of_project(house(project_max=3, project_holders=mine), TOOK), 2) == [0, 30_000]
+    assert waits(outlook.of_project(house(project_max=1, project_holders=mine), TOOK), 1) == [70_000]
+    none = outlook.of_project(house(project_max=1, project_holders=mine), {})
+    assert none == "nothing is measured yet: no run of pool default has ended lately"
