@@ -10,12 +10,15 @@ from collections import OrderedDict
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from standby.core.model import Event, EventKind, slot_word
+from standby.core.model import Event, EventKind, Level, slot_word
+from standby.core.pressure import STALE_MS, starts_max, used
+from standby.core.sighting import Reading
 from standby.estimates import Error
 from standby.starts import in_flight, read_floor, read_waiters
 from standby.store.contract import Store, StoreDown
@@ -78,6 +81,13 @@ class Metrics:
         self.starts_max = Gauge("standby_starts_max", "Platform starts allowed at once.", ["host"], registry=to)
         self.held = Gauge("standby_starts_waiting", "Orders that wait for nothing but a start.", ["host"], registry=to)
         self.broken = Gauge("standby_pool_broken", "1 while the pool's breaker is open.", ["pool"], registry=to)
+        self.pressure = Gauge(
+            "standby_host_pressure", "0 none, 1 warning, 2 critical: nothing new is started.", ["host"], registry=to
+        )
+        self.memory_used = Gauge(
+            "standby_host_memory_used_ratio", "Memory in use where it is measured, 0 to 1.", ["host"], registry=to
+        )
+        self.disk_free = Gauge("standby_host_disk_free_bytes", "Free disk where it is measured.", ["host"], registry=to)
         self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
         self.oldest = Gauge("standby_oldest_event_age_seconds", "How far back the events go.", registry=to)
         self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
@@ -100,6 +110,7 @@ class Metrics:
             self.leases.labels(lease.host).set(1 if lease.until > now else 0)
             self.epochs.labels(lease.host).set(lease.epoch)
         await self._read_starts(world)
+        await self._read_pressure(world)
         history = await store.history()
         self.events.set(history.last_seq)
         self.oldest.set(0 if history.oldest_at is None else max(0, now - history.oldest_at) / 1000)
@@ -111,12 +122,29 @@ class Metrics:
     async def _read_starts(self, world: World) -> None:
         for pool in await world.store.pools():
             self.broken.labels(pool.name).set(0 if pool.broken_at is None else 1)
+        self.starts_max.clear()
+        self.held.clear()
         for host in await world.store.hosts():
             floor = await read_floor(world, host)
             self.starts.labels(host.name).set(len(in_flight(floor, world.clock.now())))
-            if host.starts_max is not None:
-                self.starts_max.labels(host.name).set(host.starts_max)
+            most = starts_max(host)
+            if most is not None:
+                self.starts_max.labels(host.name).set(most)
                 self.held.labels(host.name).set(len(await read_waiters(world, floor)))
+
+    async def _read_pressure(self, world: World) -> None:
+        self.memory_used.clear()
+        self.disk_free.clear()
+        for host in await world.store.hosts():
+            self.pressure.labels(host.name).set(list(Level).index(host.pressure))
+            found = await world.store.reading(host.name)
+            if found is None or world.clock.now() - found[0] > STALE_MS:
+                continue
+            reading = msgspec.json.decode(found[1], type=Reading)
+            if (share := used(reading)) is not None:
+                self.memory_used.labels(host.name).set(round(share, 4))
+            if reading.disk_free_mb is not None:
+                self.disk_free.labels(host.name).set(reading.disk_free_mb << 20)
 
     async def follow(self, world: World, stopping: asyncio.Event) -> None:
         """Count events until the server stops; what cannot be read now is read later."""

@@ -5,8 +5,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from standby.core import admit, explain
-from standby.core.model import Host, Order, OrderState, Pool, Slot
+from standby.core import admit, explain, pressure
+from standby.core.model import Host, Level, Order, OrderState, Pool, Slot
 from standby.core.sighting import ImageState
 from standby.world import World
 
@@ -22,22 +22,26 @@ class Floor(Struct, frozen=True, kw_only=True):
     slots: Sequence[Slot]
     holders: Mapping[str, Order]
     images: Mapping[str, ImageState]
+    measured_at: int | None
+    """When it was last measured, where it is pressed."""
 
 
 async def read_floor(world: World, host: Host) -> Floor:
     store = world.store
+    reading = None if host.pressure is Level.NONE else await store.reading(host.name)
     return Floor(
         host=host,
         pools={pool.name: pool for pool in await store.pools() if pool.host == host.name},
         slots=await store.slots(host=host.name),
         holders=await store.holders(host=host.name),
         images={state.image: state for state in await store.images(host.name)},
+        measured_at=None if reading is None else reading[0],
     )
 
 
 async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
     """The orders that wait for nothing but a start, the next one first: what the leader's own decision says."""
-    if floor.host.starts_max is None and not floor.host.start_gap_ms:
+    if pressure.starts_max(floor.host) is None and not pressure.start_gap_ms(floor.host):
         return []
     store = world.store
     projects = {project.name: project.running_max for project in await store.projects()}

@@ -112,7 +112,7 @@ async def test_the_configuration_is_shown_without_its_secrets(tmp_path: Path) ->
 async def test_the_doctor_finds_a_healthy_server_healthy(home: House) -> None:
     await home.lead()
     found = await checks(home)
-    well = {"store", "migrations", "host local: lease", "host local: slots", "pool default"}
+    well = {"store", "migrations", "host local: lease", "host local: pressure", "host local: slots", "pool default"}
     assert well | {"clock", "host local: platform", "disk", "history"} == set(found)
     assert {name: found[name]["ok"] for name in well} == dict.fromkeys(well, True)
     assert all(found[name]["do"] is None for name in well)

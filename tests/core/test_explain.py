@@ -1,10 +1,11 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from standby.core import explain
 from standby.core.explain import GateName, House, Line, Start, gate
-from standby.core.model import Lease, Mode, Order, OrderState, Override, Pool, Reason, Slot, SlotState, Warmth
+from standby.core.model import Lease, Level, Mode, Order, OrderState, Override, Pool, Reason, Slot, SlotState, Warmth
 from standby.core.sighting import ImageState
 from tests.core.test_gate import opened, place, pool_of
 from tests.rows import NOW, host, order, pool, slot
@@ -41,6 +42,8 @@ HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
         (GateName.HOST_UNREACHABLE, order(), {"host": host(unreachable_since=NOW - 1, error="gone")}),
         (GateName.HOST_MODE, order(), {"host": host(mode=Mode.DRAINING)}),
         (GateName.POOL_MODE, order(), {"pool": pool(mode=Mode.PAUSED)}),
+        (GateName.PRESSURE, order(), {"host": host(pressure=Level.CRITICAL)}),
+        (GateName.PRESSURE, order(), {"host": host(pressure=Level.WARNING)}),
         (GateName.PROJECT_LIMIT, order(), {"project_open": 2, "project_max": 2}),
         (GateName.SLOTS, order(), {"holders": HELD}),
         (GateName.SLOTS, order(), {"slots": [slot(1, state=SlotState.ERROR)]}),
@@ -149,7 +152,7 @@ def test_an_order_that_asked_to_wait_says_until_when() -> None:
 def test_the_first_shut_gate_is_named_when_several_are() -> None:
     shut: dict[str, Any] = {
         "lease": None,
-        "host": host(unreachable_since=NOW, mode=Mode.PAUSED, memory_mb=1),
+        "host": host(unreachable_since=NOW, mode=Mode.PAUSED, memory_mb=1, pressure=Level.CRITICAL),
         "pool": pool(mode=Mode.PAUSED, slots_max=0),
         "project_open": 1,
         "project_max": 1,
@@ -157,9 +160,10 @@ def test_the_first_shut_gate_is_named_when_several_are() -> None:
     }
     opened: list[tuple[GateName, dict[str, Any]]] = [
         (GateName.HOST_NOT_LED, {"lease": LEASE}),
-        (GateName.HOST_UNREACHABLE, {"host": host(mode=Mode.PAUSED, memory_mb=1)}),
-        (GateName.HOST_MODE, {"host": host(memory_mb=1)}),
+        (GateName.HOST_UNREACHABLE, {"host": host(mode=Mode.PAUSED, memory_mb=1, pressure=Level.CRITICAL)}),
+        (GateName.HOST_MODE, {"host": host(memory_mb=1, pressure=Level.CRITICAL)}),
         (GateName.POOL_MODE, {"pool": pool(slots_max=0)}),
+        (GateName.PRESSURE, {"host": host(memory_mb=1)}),
         (GateName.PROJECT_LIMIT, {"project_open": 0}),
         (GateName.SLOTS, {"slots": [slot(1)], "pool": pool(slots_max=1)}),
         (GateName.MEMORY, {"host": host()}),
@@ -335,3 +339,30 @@ def test_who_failed_with_deploy_timeout_is_told_what_that_is() -> None:
     assert "no start came through for deploy_timeout" in explain.what_follows(ended, None)
     for name in (GateName.STARTS, GateName.IMAGE, GateName.BREAKER):
         assert explain.what_follows(order(), explain.Gate(name, "")).startswith("it ")
+
+
+def test_who_waits_for_a_calm_is_told_what_was_measured_since_when_and_what_that_means() -> None:
+    cause = "93% of the memory is used (limit 90%)"
+    full = host(pressure=Level.CRITICAL, pressure_since=NOW - 12_000, pressure_cause=cause)
+    shut = gate(order(), _house(host=full, measured_at=NOW))
+    assert shut is not None and shut.follows is None
+    assert shut.text == f"host local is under critical pressure since 12 s ({cause}): nothing new is started"
+    calm = gate(order(), _house(host=replace(full, calm_since=NOW - 10_000), measured_at=NOW))
+    assert calm is not None
+    assert calm.follows == "what is measured is calm: the level ends in 20 s if it stays so"
+
+
+@pytest.mark.parametrize("measured_at", [None, NOW - 30_001])
+def test_who_waits_for_a_host_that_is_not_measured_any_more_is_told_so(measured_at: int | None) -> None:
+    full = host(pressure=Level.CRITICAL, pressure_since=NOW, pressure_cause="full", calm_since=NOW)
+    shut = gate(order(), _house(host=full, measured_at=measured_at))
+    assert shut is not None and shut.text.endswith("; nothing is measured there now, so that it stays as it is")
+
+
+def test_at_warning_the_starts_that_are_left_are_told_but_a_live_slot_needs_none() -> None:
+    tight = host(starts_max=4, pressure=Level.WARNING, pressure_since=NOW, pressure_cause="tight")
+    of, live = pool_of(), pool_of(warmth=Warmth.RUNNING)
+    name, text = _said(_crowded(place(1, of), of=of, host=tight, measured_at=NOW))
+    assert name is GateName.PRESSURE
+    assert text.endswith("(tight): 0 of 2 starts are in flight, and they are 2 s apart")
+    assert _said(_crowded(place(1, live), of=live, host=tight, measured_at=NOW))[0] is GateName.TURN

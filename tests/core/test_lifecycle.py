@@ -255,7 +255,7 @@ def test_setting_what_is_so_already_changes_nothing() -> None:
     assert places.set_pool_mode(cause(), pool(), Mode.OPEN, None) is None
     assert places.set_host_mode(cause(), host(), Mode.OPEN, None) is None
     assert places.apply_pool(cause(), pool(), "default", "local", pool().settings) is None
-    assert places.apply_host(cause(), host(), "local", "process", None) is None
+    assert places.apply_host(cause(), host(), "local", places.HostSaid(driver="process")) is None
 
 
 def test_every_order_and_slot_kind_has_its_moves() -> None:

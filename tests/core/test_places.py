@@ -51,7 +51,9 @@ POOLS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
 }
 HOSTS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
     "configured anew": (
-        lambda: places.apply_host(ADA, host(), "local", "scripted", 512, 4, 50),
+        lambda: places.apply_host(
+            ADA, host(), "local", places.HostSaid(driver="scripted", memory_mb=512, starts_max=4, start_gap_ms=50)
+        ),
         K.HOST_APPLIED,
         {"driver": "scripted", "memory_mb": 512, "starts_max": 4, "start_gap_ms": 50},
     ),
@@ -113,7 +115,9 @@ def test_a_new_pool_is_blocked_until_somebody_leads_its_host() -> None:
 
 
 def test_a_new_host_is_open() -> None:
-    change = _caused(places.apply_host(ADA, None, "far", "process", 512), K.HOST_APPLIED)
+    change = _caused(
+        places.apply_host(ADA, None, "far", places.HostSaid(driver="process", memory_mb=512)), K.HOST_APPLIED
+    )
     assert change.host_was is None
     assert change.host == Host(name="far", driver="process", memory_mb=512, mode=Mode.OPEN, mode_since=NOW)
 

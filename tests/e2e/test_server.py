@@ -142,8 +142,10 @@ ELSEWHERE = {
     "slot.cleaning": "tests/control/test_strays.py",
     "host.swept": "tests/control/test_strays.py",
     "host.alarmed": "tests/control/test_strays.py",
+    "host.pressure": "tests/e2e/test_pressure.py",
+    "host.calming": "tests/control/test_pressure.py",
 }
-"""What takes half an hour, a resident worker, or places that vanish and stray: where those are played."""
+"""What takes half an hour, a resident worker, a full machine, or places that vanish and stray: where it is played."""
 
 
 def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path) -> None:

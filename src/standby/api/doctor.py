@@ -13,7 +13,7 @@ from standby.api.needs import WorldNeed
 from standby.api.views import answer, shown_time, time
 from standby.config.values import is_loopback
 from standby.core import work
-from standby.core.model import Host, Lease, Mode, OrderState, Pool, Slot, SlotState
+from standby.core.model import Host, Lease, Level, Mode, OrderState, Pool, Slot, SlotState
 from standby.world import World
 
 SLOW_MS: Final = 500
@@ -47,7 +47,12 @@ async def examine(world: WorldNeed) -> Response:
     slots = await store.slots()
     hosts, counts = {host.name: host for host in await store.hosts()}, await store.counts()
     for host in hosts.values():
-        checks += [_lease(host, leases.get(host.name), world.clock.now()), _reach(host), _slots(host, slots)]
+        checks += [
+            _lease(host, leases.get(host.name), world.clock.now()),
+            _reach(host),
+            _pressure(host),
+            _slots(host, slots),
+        ]
     for pool in await store.pools():
         checks.append(_pool(pool, hosts.get(pool.host), counts.get((pool.name, OrderState.PENDING), 0)))
     return answer(DoctorView(checks=[*checks, *far_workers(world), _disk(world), await _history(world)]))
@@ -95,6 +100,15 @@ def _reach(host: Host) -> CheckView:
         return CheckView(name, True, f"its {host.driver} platform answers")
     says = f"it cannot be asked since {shown_time(host.unreachable_since)}: {host.error}"
     return CheckView(name, False, says, "look at the platform; `standby hosts declare-dead` if it never comes back")
+
+
+def _pressure(host: Host) -> CheckView:
+    name = f"host {host.name}: pressure"
+    if host.pressure is Level.NONE:
+        return CheckView(name, True, "it is not pressed")
+    says = f"{host.pressure} since {shown_time(host.pressure_since)}: {host.pressure_cause}"
+    do = "let less run there at once: lower slots_max, or the host's memory_mb; see what else fills the machine"
+    return CheckView(name, None if host.pressure is Level.WARNING else False, says, do)
 
 
 def _slots(host: Host, slots: Sequence[Slot]) -> CheckView:

@@ -13,6 +13,7 @@ from standby.core.model import (
     Host,
     Json,
     Lease,
+    Level,
     Mode,
     Order,
     OrderState,
@@ -24,6 +25,7 @@ from standby.core.model import (
     run_id,
     slot_word,
 )
+from standby.core.pressure import STALE_MS
 from standby.core.sighting import ImageState, Pressure, Reading
 from standby.estimates import Record
 from standby.starts import Floor
@@ -145,7 +147,9 @@ class LeaseView(Struct, frozen=True):
 
 
 class HostView(ModeView, frozen=True):
-    """A host, who leads it, and how much of its memory budget is taken by open runs."""
+    """A host, who leads it, how much of its memory budget is taken by open runs, and how hard it is pressed: at
+    `warning` starts are fewer, at `critical` nothing new is started. `calm_since`: what is measured is below that. Not
+    `measured`: nobody knows how full it is, and the level stays as it is."""
 
     name: str
     driver: str
@@ -156,6 +160,11 @@ class HostView(ModeView, frozen=True):
     unreachable_since: Time | None
     error: str | None
     dead_at: Time | None
+    measured: bool
+    pressure: Level
+    pressure_since: Time | None
+    pressure_cause: str | None
+    calm_since: Time | None
 
 
 class ReadingView(Struct, frozen=True):
@@ -309,7 +318,7 @@ def pool_view(
     )
 
 
-def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int) -> HostView:
+def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int, measured_at: int | None) -> HostView:
     """A host, who leads it, and how much of its memory budget is taken by open runs."""
     return HostView(
         name=host.name,
@@ -325,6 +334,11 @@ def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int) ->
         unreachable_since=shown_time(host.unreachable_since),
         error=host.error,
         dead_at=shown_time(host.dead_at),
+        measured=measured_at is not None and now - measured_at <= STALE_MS,
+        pressure=host.pressure,
+        pressure_since=shown_time(host.pressure_since),
+        pressure_cause=host.pressure_cause,
+        calm_since=shown_time(host.calm_since),
     )
 
 

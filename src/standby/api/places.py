@@ -26,7 +26,7 @@ from standby.api.place_views import (
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged
 from standby.api.wire import DeadBody, PatchPoolBody, ReasonBody, parse
-from standby.core import places
+from standby.core import places, pressure
 from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
 from standby.starts import in_flight, read_floor, read_waiters
 from standby.world import World
@@ -154,8 +154,8 @@ async def list_starts(world: WorldNeed, name: str) -> Response:
     view = StartsView(
         active=len(holders),
         queued=len(waiters),
-        maximum=floor.host.starts_max,
-        gap_s=length(floor.host.start_gap_ms),
+        maximum=pressure.starts_max(floor.host),
+        gap_s=length(pressure.start_gap_ms(floor.host)),
         holders=[start_view(each, floor) for each in holders],
         waiters=[waiter_view(place, each, floor, now) for place, each in enumerate(waiters, 1)],
     )
@@ -273,7 +273,8 @@ async def _host_view(world: World, host: Host) -> HostView:
     leases = {lease.host: lease for lease in await world.store.leases()}
     holders = await world.store.holders(host=host.name)
     used = sum(order.memory_mb for order in holders.values())
-    return host_view(host, leases.get(host.name), used, world.clock.now())
+    reading, now = await world.store.reading(host.name), world.clock.now()
+    return host_view(host, leases.get(host.name), used, now, None if reading is None else reading[0])
 
 
 async def _full_host_view(world: World, host: Host) -> FullHostView:
@@ -288,8 +289,8 @@ async def _full_host_view(world: World, host: Host) -> FullHostView:
         slots_max=sum(pool.settings.slots_max for pool in pools),
         queue_depth=sum(counts.get((pool.name, OrderState.PENDING), 0) for pool in pools),
         pools=[pool.name for pool in pools],
-        starts_max=host.starts_max,
-        start_gap_s=length(host.start_gap_ms),
+        starts_max=pressure.starts_max(host),
+        start_gap_s=length(pressure.start_gap_ms(host)),
         starting=len(in_flight(await read_floor(world, host), world.clock.now())),
         images=[image_view(state) for state in await store.images(host.name)],
     )

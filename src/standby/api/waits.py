@@ -35,6 +35,7 @@ def house_of(floor: Floor, pool: Pool, lease: Lease | None, now: int) -> House:
         now=now,
         pools=floor.pools,
         host_slots=floor.slots,
+        measured_at=floor.measured_at,
         image=floor.images.get(pool.settings.template.image or ""),
     )
 

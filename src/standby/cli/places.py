@@ -203,10 +203,18 @@ def list_hosts(*, server: ServerNeed = None) -> int:
         "MODE": lambda host: host.mode,
         "LED BY": _leader,
         "MEMORY MB": lambda host: f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
-        "NOTE": lambda host: host.error or (host.mode_reason if host.mode != "open" else None),
+        "PRESSURE": _pressure,
+        "NOTE": lambda host: host.error or (host.mode_reason if host.mode != "open" else None) or host.pressure_cause,
     }
     print_json({"hosts": found}) if asked.json else print_table(found, columns)
     return OK
+
+
+def _pressure(host: Host) -> str:
+    if host.pressure_since is None or host.pressure == "none":
+        return host.pressure if host.measured else "unknown"
+    level = f"{host.pressure} for {ago(host.pressure_since)}"
+    return level if host.measured else f"{level}, not measured now"
 
 
 def _most(limit: int | None) -> str:
@@ -232,7 +240,7 @@ def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
         print_json(host)
         return OK
     reading = dict(host.reading or {})
-    pressure = reading.pop("pressure", None) or {}
+    stalls = reading.pop("pressure", None) or {}
     print_facts(
         {
             "host": host.name,
@@ -243,13 +251,16 @@ def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
             "unreachable since": shown(host.unreachable_since),
             "error": host.error,
             "memory MB": f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
+            "pressure": _pressure(host),
+            "pressure cause": host.pressure_cause,
+            "calm since": shown(host.calm_since),
             "pools": None if host.pools is None else ", ".join(host.pools),
             "slots": None if host.slots is None else f"{_words(host.slots) or 'none'}, at most {host.slots_max}",
             "queue depth": host.queue_depth,
             "starts": f"{host.starting} in flight, {_most(host.starts_max)}",
             "start gap s": host.start_gap_s or None,
             "images": "\n".join(_image(each) for each in host.images or ()) or None,
-            **{key.replace("_", " "): value for key, value in {**reading, **pressure}.items()},
+            **{key.replace("_", " "): value for key, value in {**reading, **stalls}.items()},
         }
     )
     return OK

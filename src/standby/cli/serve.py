@@ -134,7 +134,7 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
                 known = f"scripted:{config.installation}:{name}"
                 platform = ScriptedPlatform(f"{known}:{Ids().short()}", seats=host.seats, name=known)
                 platform.yard.refuses_creates = host.refuses_creates
-                drivers[name] = ScriptedDriver(platform, now=now, lag_ms=host.lag_ms)
+                drivers[name] = ScriptedDriver(platform, now=now, lag_ms=host.lag_ms, reading_file=host.reading_file)
     return drivers
 
 

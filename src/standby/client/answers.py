@@ -288,6 +288,11 @@ class Host(Answer, frozen=True, kw_only=True):
     unreachable_since: datetime | None = None
     error: str | None = None
     dead_at: datetime | None = None
+    measured: bool = False
+    pressure: str = "none"
+    pressure_since: datetime | None = None
+    pressure_cause: str | None = None
+    calm_since: datetime | None = None
     reading: Mapping[str, Any] | None = None
     slots: Mapping[str, int] | None = None
     slots_max: int | None = None

@@ -70,6 +70,8 @@ def _slot_contradictions(settings: PoolSettings, *, containers: bool) -> Iterato
 def _host_contradictions(host: HostConfig) -> Iterator[tuple[str, str]]:
     if host.driver == "docker" and host.endpoint.startswith("tcp:") and host.tls is None:
         yield "tls", "an engine at tcp:// needs it: a directory with ca.pem, cert.pem and key.pem"
+    if host.pressure_warning > host.pressure_critical:
+        yield "pressure_warning", "cannot be above pressure_critical"
     if host.driver != "coolify":
         return
     yield from ((key, "a coolify host needs it") for key in ("url", "project", "server") if getattr(host, key) is None)

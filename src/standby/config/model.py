@@ -9,6 +9,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 
+from standby import machine
 from standby.config.values import (
     Count,
     CountOrNone,
@@ -22,12 +23,13 @@ from standby.config.values import (
     MegabytesOrNone,
     Mount,
     Name,
+    Percent,
     Reasons,
+    Share,
     UuidOrNone,
     _or_none,
     _reset,
     _warmth,
-    machine_memory_mb,
     shown_url,
 )
 from standby.core.model import PoolSettings, Reason, Reset, Retry, Template, Warmth
@@ -67,6 +69,18 @@ class HostConfig(_Section):
     """At least so long between two starts."""
     memory_mb: MegabytesOrNone = None
     """Budget for everything on it. Not set: 80 % of this machine's memory for processes, unlimited for others."""
+    cpus: Annotated[float | None, Field(gt=0, le=100_000, allow_inf_nan=False), BeforeValidator(_or_none)] = None
+    """Budget of processors for everything on it, counted by the `cpus` of its pools. Not set: no limit."""
+    pressure_warning: Share = 0.80
+    """From this share of used memory on, `starts_max` is halved (1 where there is none) and starts are 2 s apart."""
+    pressure_critical: Share = 0.90
+    """From this share on, nothing new is started at all."""
+    psi_warning: Percent = 10.0
+    """The same as `pressure_warning`, when some work stood still for memory more than so many percent of the time."""
+    psi_critical: Percent = 5.0
+    """The same as `pressure_critical`, when all work stood still for memory more than so many percent of the time."""
+    pressure_calm_ms: Length = Field("30s", alias="pressure_calm")  # type: ignore[assignment]
+    """So long every reading must be below the limits of a level before the host leaves it."""
     endpoint: Annotated[str, Field(pattern=r"^(unix:///|tcp://).+", max_length=512)] = "unix:///var/run/docker.sock"
     """Docker: where its engine is, `"unix:///path"` or `"tcp://host:port"`."""
     tls: Directory | None = None
@@ -77,6 +91,8 @@ class HostConfig(_Section):
     """Scripted: whether slots are mere seats."""
     refuses_creates: Count = 0
     """Scripted, without seats: how many of the first places cannot be made."""
+    reading_file: FilePath | None = None
+    """Scripted: a file with what is measured on it, as `GET /hosts/NAME` shows a reading; missing: nothing is."""
     lag_ms: Length = Field(0, alias="lag")
     """Scripted: the driver's lag. Coolify: how late its statuses may be; not set: 3 minutes."""
     url: HttpUrlOrNone = None
@@ -247,7 +263,7 @@ class Config(_Section):
     """A Unix socket that serves the worker routes only, for places without a network; its directory is what is mounted.
     Not set: `<state_dir>/worker/api.sock`."""
     disk_reserve_mb: Megabytes = 1_024
-    """Process hosts start nothing while less disk is free."""
+    """Nothing new is started on a host that is seen to have less free disk: it is under critical pressure."""
     env_allow: list[str] = list(ENV_ALLOW)
     """What processes get of the server's environment. In the env twin: names with commas between."""
     cgroups: Literal["auto", "limit", "off"] = "off"
@@ -323,7 +339,8 @@ class Config(_Section):
         host = self.hosts[name]
         if "memory_mb" in host.model_fields_set or host.driver != "process":
             return host.memory_mb
-        return int(machine_memory_mb() * MEMORY_SHARE)
+        total_mb = machine.total_mb()
+        return None if total_mb is None else int(total_mb * MEMORY_SHARE)
 
     def host_starts_max(self, name: str) -> int | None:
         """How many starts may be in flight on the host: its own key, or 4 on platforms that make containers."""

@@ -40,9 +40,9 @@ def settings(config: Config) -> list[Setting]:
 
 
 def _table(config: Config, prefix: str, table: BaseModel) -> Iterator[Setting]:
+    plain = type(table)()
     for key, name in keys_of(type(table)).items():
-        default = type(table).model_fields[name].default
-        yield _setting(config, f"{prefix}.{key}", getattr(table, name), default)
+        yield _setting(config, f"{prefix}.{key}", getattr(table, name), getattr(plain, name))
 
 
 def _pool(config: Config, pool: str) -> Iterator[Setting]:

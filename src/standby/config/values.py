@@ -6,7 +6,6 @@ In the file a length of time is a number of seconds or a text like "5m" or "250m
 
 import difflib
 import ipaddress
-import os
 import re
 from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
@@ -113,6 +112,8 @@ LengthOrNone = Annotated[int | None, BeforeValidator(_length_or_none)]
 Count = Annotated[int, Field(ge=0, le=1_000_000)]
 CountOrNone = Annotated[int | None, Field(ge=0, le=1_000_000), BeforeValidator(_or_none)]
 DaysOrNone = Annotated[float | None, Field(ge=0, le=36_600, allow_inf_nan=False), BeforeValidator(_or_none)]
+Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Megabytes = Annotated[int, Field(ge=0, le=_MEMORY_MAX_MB)]
 MegabytesOrNone = Annotated[int | None, Field(ge=0, le=_MEMORY_MAX_MB), BeforeValidator(_or_none)]
 Reasons = Annotated[list[Annotated[Reason, BeforeValidator(_reason)]], Field(max_length=len(Reason))]
@@ -163,13 +164,3 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     user = f"{parts.username}@" if parts.username else ""
     return f"{parts.scheme}://{user}{parts.netloc.rpartition('@')[2]}{parts.path}"
-
-
-def machine_memory_mb() -> int:
-    """Memory of this machine, or of the container we are in when that is less."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-    except OSError:
-        limit = "max"
-    return min(total, int(limit) if limit.isdigit() else total) // 2**20

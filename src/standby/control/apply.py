@@ -1,8 +1,9 @@
 """Makes hosts, pools and projects in the store what the configuration says. Runs at every start."""
 
+from standby.config import Config, HostConfig
 from standby.core import lifecycle, places
 from standby.core.errors import ConfigError, StandbyError
-from standby.core.model import Change, Pool, Trigger
+from standby.core.model import Change, Pool, PressureLimits, Trigger
 from standby.world import World
 
 TRIES = 5
@@ -31,6 +32,17 @@ async def _check_move(world: World, pool: Pool | None, host: str) -> None:
         )
 
 
+def _limits(config: Config, host: HostConfig) -> PressureLimits:
+    return PressureLimits(
+        warning=host.pressure_warning,
+        critical=host.pressure_critical,
+        psi_warning=host.psi_warning,
+        psi_critical=host.psi_critical,
+        calm_ms=host.pressure_calm_ms,
+        disk_reserve_mb=config.disk_reserve_mb,
+    )
+
+
 async def _differences(world: World) -> list[Change]:
     config, store = world.config, world.store
     hosts = {host.name: host for host in await store.hosts()}
@@ -42,11 +54,15 @@ async def _differences(world: World) -> list[Change]:
 
     changes: list[Change | None] = []
     for name, host in config.hosts.items():
-        memory_mb, starts_max = config.host_memory_mb(name), config.host_starts_max(name)
-        change = places.apply_host(
-            cause(), hosts.get(name), name, host.driver, memory_mb, starts_max, host.start_gap_ms
+        said = places.HostSaid(
+            driver=host.driver,
+            memory_mb=config.host_memory_mb(name),
+            starts_max=config.host_starts_max(name),
+            start_gap_ms=host.start_gap_ms,
+            cpus=host.cpus,
+            limits=_limits(config, host),
         )
-        changes.append(change)
+        changes.append(places.apply_host(cause(), hosts.get(name), name, said))
     for name in config.pools:
         await _check_move(world, pools.get(name), config.pool_host(name))
         settings = config.pool_settings(name)

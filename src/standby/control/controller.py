@@ -5,7 +5,6 @@ import contextlib
 import random
 from collections.abc import Awaitable, Callable
 
-import msgspec
 import structlog
 
 from standby.control.apply import apply_config
@@ -16,7 +15,7 @@ from standby.control.logs import LogStep
 from standby.core import places
 from standby.core.errors import Unreachable
 from standby.core.model import Trigger
-from standby.drivers.contract import Driver, Gauge, Logs, Watch
+from standby.drivers.contract import Driver, Logs, Watch
 from standby.store.contract import StoreDown
 from standby.world import StoreClock, World
 
@@ -26,7 +25,6 @@ GLOBAL = "*"
 """The lease of the steps that belong to no host."""
 BACKOFF_MAX_S = 5.0
 CALLS_GRACE_S = 3.0
-READING_S = 10.0
 ANCHOR_S = 60.0
 """How often the store is asked for the time, because two clocks drift apart."""
 
@@ -171,8 +169,6 @@ class Controller:
                 stack.push_async_callback(_ended, asyncio.create_task(_watch(driver, step.stirred)))
             if isinstance(driver, Logs):
                 stack.push_async_callback(_ended, asyncio.create_task(self._carry_logs(driver, hold, step)))
-            if isinstance(driver, Gauge):
-                stack.push_async_callback(_ended, asyncio.create_task(self._carry_readings(driver, hold)))
             stack.push_async_callback(step.close, CALLS_GRACE_S)
             await step.lead(identity, blocked_since)
             # renewed only from here on: until now nobody led, and the next leader must be able to see that
@@ -213,17 +209,6 @@ class Controller:
                 # a log that cannot be read must not end the run it belongs to; nothing is forgotten meanwhile
                 log.exception("log step failed", host=hold.host)
             await asyncio.sleep(config.log_poll_ms / 1000)
-
-    async def _carry_readings(self, driver: Gauge, hold: Hold) -> None:
-        """Store how full the host is, every few seconds; a reading that could not be stored is simply missing."""
-        while not hold.lost:
-            try:
-                reading = await driver.measure()
-                body = msgspec.json.encode(reading).decode()
-                await self._world.store.put_reading(hold.host, self._world.clock.now(), body)
-            except (Unreachable, StoreDown) as error:
-                log.info("no reading", host=hold.host, error=str(error))
-            await asyncio.sleep(READING_S)
 
     async def _note_unreachable(self, name: str, error: str) -> None:
         """Say on the host's row why nobody leads it, unless somebody does."""

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from standby.control.book import Book
-from standby.core import lifecycle
+from standby.core import lifecycle, pressure
 from standby.core.admit import Admission, Plan, Room
 from standby.core.lifecycle import Cause
 from standby.core.model import Host, Json, Spec, Trigger
@@ -30,7 +30,8 @@ class StartGate:
         new = []
         for place, order in enumerate(plan.held, 1):
             if order.id not in self._told:
-                starts = {"n": plan.starting, "max": room.host.starts_max, "place": place, "queue": len(plan.held)}
+                most = pressure.starts_max(room.host)
+                starts = {"n": plan.starting, "max": most, "place": place, "queue": len(plan.held)}
                 new.append(lifecycle.hold(self._cause(Trigger.ADMIT), order, {"starts": starts}))
         for change in await self._book.save(new):
             assert change.order is not None and change.order_was is not None
@@ -44,4 +45,4 @@ def grant_note(cause: Cause, host: Host, admission: Admission, spec: Spec, queue
     """Which start in flight it is, how many wait behind it, and how long it waited in all."""
     ready_at = (admission.order.rank or 0) - spec.priority * lifecycle.AGE_STEP_MS
     waited_ms = max(0, cause.at - ready_at)
-    return {"starts": {"n": admission.nth, "max": host.starts_max, "queue": queue, "waited_ms": waited_ms}}
+    return {"starts": {"n": admission.nth, "max": pressure.starts_max(host), "queue": queue, "waited_ms": waited_ms}}

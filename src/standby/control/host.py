@@ -9,6 +9,7 @@ from standby.control.act import Hands
 from standby.control.ahead import PAGE
 from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.gate import StartGate, grant_note
+from standby.control.gauging import Gauging
 from standby.control.lease import Deposed, Hold
 from standby.control.looks import NEWS, NUL, best
 from standby.control.mirror import Mirror
@@ -48,6 +49,7 @@ class HostStep:
         self._book = Book(world, hold, wake)
         self._workers = Workers(world)
         self._tending = Tending(world, driver, hold, self._book, self._hands, self._cause)
+        self._gauging = Gauging(world, driver, self._book, self._hands, self._cause)
         self._times = Times(world, self._book, self._cause)
         self._gate = StartGate(self._book, self._cause)
         self._watches = isinstance(driver, Watch)  # asked once: such a question is slow
@@ -144,6 +146,7 @@ class HostStep:
             await self._tending.settle(mirror, self._workers.settled(mirror, made))
             if mirror.host.unreachable_since is not None:
                 return more, False
+            await self._gauging.weigh(mirror)
             await self._tending.sweep(mirror)
             await self._times.open_gates(mirror)
             await self._admit(mirror, poll=poll)

@@ -7,7 +7,7 @@ from typing import TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from standby.core import warm
+from standby.core import pressure, warm
 from standby.core.admit import Room
 from standby.core.judge import Open
 from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec, order_of, run_id
@@ -63,7 +63,7 @@ class Mirror:
     def limited(self) -> bool:
         """Whether anything but slots holds orders back."""
         host = self.host
-        if host.memory_mb is not None or host.starts_max is not None:
+        if host.memory_mb is not None or pressure.starts_max(host) is not None:
             return True
         return any(each.running_max is not None for each in self.projects.values())
 

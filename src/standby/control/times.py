@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from standby.control.ahead import PAGE
 from standby.control.book import Book
 from standby.control.mirror import Mirror
-from standby.core import admit, lifecycle, places
+from standby.core import admit, lifecycle, places, pressure
 from standby.core.admit import Room
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Order, Pool, Trigger
@@ -53,7 +53,7 @@ class Times:
     async def _expire(self, room: Room, pool: Pool, expired: Sequence[Order]) -> list[Change]:
         """Those that only wait for a start get longer, once; the others have waited enough."""
         starting: Mapping[str, Work] = {}
-        if expired and (room.host.starts_max is not None or not room.is_seat(pool.name)):
+        if expired and (pressure.starts_max(room.host) is not None or not room.is_seat(pool.name)):
             starting = await self._only_wait_for_a_start(room)
         changes: list[Change] = []
         for order in expired:

@@ -8,6 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from standby.core import pressure
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
 from standby.core.places import may_try
 from standby.core.warm import hands_over, is_seat, made_of
@@ -148,19 +149,20 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def gap_ends_at(self) -> int:
         """When the next start may be sent, as far as the last one matters."""
-        if not self.host.start_gap_ms:
+        gap_ms = pressure.start_gap_ms(self.host)
+        if not gap_ms:
             return 0
         runs = [order.commanded_at or 0 for order in self.opened if not self.hands_over(order.pool)]
         making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
         made = [slot.state_since for slot in making if not self.is_seat(slot.pool)]
-        return max(self.started_at, *runs, *made, 0) + self.host.start_gap_ms
+        return max(self.started_at, *runs, *made, 0) + gap_ms
 
     @property
     def permits(self) -> int | None:
         """How many platform starts may begin now; null is no limit."""
-        most = self.host.starts_max
+        most = pressure.starts_max(self.host)
         left = None if most is None else max(0, most - self.starting)
-        if not self.host.start_gap_ms:
+        if not pressure.start_gap_ms(self.host):
             return left
         return 0 if self.now < self.gap_ends_at else 1 if left is None else min(1, left)
 
@@ -239,7 +241,7 @@ def only_wait_for_a_start(room: Room, waiting: Sequence[Order]) -> AbstractSet[s
 
 def takes(room: Room, pool: Pool) -> int:
     """How many orders at the most this pool could take now, with the slots it has and those it may make."""
-    if not serves(room.host, pool):
+    if not serves(room.host, pool) or not pressure.takes_work(room.host):
         return 0
     return len(room.free[pool.name]) + room.coming.get(pool.name, 0) + room.makeable[pool.name]
 
@@ -249,7 +251,8 @@ class _Share:
 
     def __init__(self, room: Room, *, ungated: bool = False) -> None:
         self.room = room
-        self.serving = {name for name, pool in room.pools.items() if serves(room.host, pool)}
+        open_pools = room.pools.items() if pressure.takes_work(room.host) else ()
+        self.serving = {name for name, pool in open_pools if serves(room.host, pool)}
         self.free = {name: list(room.free[name]) for name in self.serving}
         self.coming = Counter(room.coming)
         self.makeable = Counter(room.makeable)

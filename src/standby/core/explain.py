@@ -6,9 +6,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from standby.core import pressure
 from standby.core.admit import Room
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.model import Host, Lease, Mode, Order, OrderState, Pool, Reason, Slot, SlotState, Warmth
+from standby.core.model import Host, Lease, Level, Mode, Order, OrderState, Pool, Reason, Slot, SlotState, Warmth
 from standby.core.places import TRIES_AFTER_MS, fingerprint
 from standby.core.sighting import ImageState
 
@@ -23,6 +24,7 @@ class GateName(StrEnum):
     HOST_UNREACHABLE = "host_unreachable"
     HOST_MODE = "host_mode"
     POOL_MODE = "pool_mode"
+    PRESSURE = "pressure"
     PROJECT_LIMIT = "project_limit"
     BREAKER = "breaker"
     MEMORY = "memory"
@@ -84,6 +86,8 @@ class House(Struct, frozen=True, kw_only=True):
     """Of the host."""
     host_slots: Sequence[Slot] = ()
     """Of all pools of the host."""
+    measured_at: int | None = None
+    """When the host was last measured, where it is pressed."""
     image: ImageState | None = None
     """What is known of the pool's image."""
     line: Line | None = None
@@ -159,6 +163,7 @@ _OPENS: Final[Mapping[GateName, str]] = {
     GateName.HOST_UNREACHABLE: "it goes on as soon as the host answers; its queue time stands still meanwhile",
     GateName.HOST_MODE: "it goes on when somebody resumes the host; its queue time stands still meanwhile",
     GateName.POOL_MODE: "it goes on when somebody resumes the pool; its queue time stands still meanwhile",
+    GateName.PRESSURE: "it starts when the host is calm again and those before it are served",
     GateName.PROJECT_LIMIT: "it starts when a run of its project has ended and those before it are served",
     GateName.MEMORY: "it starts when runs on the host have ended and enough memory is free",
     GateName.BREAKER: "it goes on when somebody resets the breaker, or the pool gets another template",
@@ -197,7 +202,24 @@ def _platform(house: House) -> Gate | None:
     if pool.mode is not Mode.OPEN:
         text = _mode_text("pool", pool.name, pool.mode, pool.mode_actor, pool.mode_reason)
         return Gate(GateName.POOL_MODE, text, stuck=True)
+    if not pressure.takes_work(host):
+        return _pressed(house, "nothing new is started")
     return None
+
+
+def _pressed(house: House, so: str) -> Gate:
+    """What was measured against what is allowed, since when, and when it will be over if nothing changes."""
+    host = house.host
+    since_s = (house.now - (host.pressure_since or house.now)) / 1000
+    text = f"host {host.name} is under {host.pressure} pressure since {since_s:.0f} s ({host.pressure_cause}): {so}"
+    if house.measured_at is None or house.now - house.measured_at > pressure.STALE_MS:
+        return Gate(GateName.PRESSURE, f"{text}; nothing is measured there now, so that it stays as it is")
+    if host.calm_since is None:
+        return Gate(GateName.PRESSURE, text)
+    left_s = max(0, host.calm_since + host.limits.calm_ms - house.now) / 1000
+    return Gate(
+        GateName.PRESSURE, text, follows=f"what is measured is calm: the level ends in {left_s:.0f} s if it stays so"
+    )
 
 
 def _mode_text(noun: str, name: str, mode: Mode, actor: str, reason: str | None) -> str:
@@ -302,6 +324,9 @@ def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
         return Gate(
             GateName.STARTS, f"host {host.name} has starts_max = 0: nothing starts", follows=follows, stuck=True
         )
+    if host.pressure is Level.WARNING:
+        most, gap_s = pressure.starts_max(host), pressure.start_gap_ms(host) / 1000
+        return _pressed(house, f"{len(flying)} of {most} starts are in flight, and they are {gap_s:g} s apart")
     if host.starts_max is not None and len(flying) >= host.starts_max:
         text = f"{len(flying)} of {host.starts_max} starts on host {host.name} are in flight"
         holders = ", ".join(f"order {each.order}" if each.order else f"slot {each.slot}" for each in flying[:4])

@@ -13,8 +13,10 @@ from msgspec import Struct
 from standby.core.settings import NEVER_RETRIED as NEVER_RETRIED
 from standby.core.settings import RETRIED_BY_DEFAULT as RETRIED_BY_DEFAULT
 from standby.core.settings import Json as Json
+from standby.core.settings import Level as Level
 from standby.core.settings import Override as Override
 from standby.core.settings import PoolSettings as PoolSettings
+from standby.core.settings import PressureLimits as PressureLimits
 from standby.core.settings import Reason as Reason
 from standby.core.settings import Reset as Reset
 from standby.core.settings import Retry as Retry
@@ -97,6 +99,8 @@ class EventKind(StrEnum):
     HOST_DECLARED_DEAD = "host.declared_dead"
     HOST_SWEPT = "host.swept"
     HOST_ALARMED = "host.alarmed"
+    HOST_PRESSURE = "host.pressure"
+    HOST_CALMING = "host.calming"
     PROJECT_APPLIED = "project.applied"
 
 
@@ -267,6 +271,15 @@ class Host(Struct, frozen=True, kw_only=True):
     """Platform starts in flight at once; null is no limit."""
     start_gap_ms: int = 0
     """Between two starts."""
+    cpus: float | None = None
+    """Budget of processors for everything on it; null is no limit."""
+    limits: PressureLimits = PressureLimits()
+    pressure: Level = Level.NONE
+    pressure_since: int | None = None
+    pressure_cause: str | None = None
+    """What was measured when it came to this level."""
+    calm_since: int | None = None
+    """Since when every reading was below the limits of its level; null while it is at none."""
 
 
 class Project(Struct, frozen=True, kw_only=True):

@@ -4,11 +4,24 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Final
 
+from msgspec import Struct
 from msgspec.json import encode
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from standby.core.lifecycle import Cause, blocked_total_ms, change
-from standby.core.model import Change, EventKind, Host, Json, Mode, Override, Pool, PoolSettings, Project, Reason
+from standby.core.model import (
+    Change,
+    EventKind,
+    Host,
+    Json,
+    Mode,
+    Override,
+    Pool,
+    PoolSettings,
+    PressureLimits,
+    Project,
+    Reason,
+)
 
 K = EventKind
 
@@ -138,18 +151,21 @@ def unblock(cause: Cause, pool: Pool) -> Change:
     return change(cause, K.POOL_UNBLOCKED, None, pool_was=pool, pool=after)
 
 
-def apply_host(
-    cause: Cause,
-    was: Host | None,
-    name: str,
-    driver: str,
-    memory_mb: int | None,
-    starts_max: int | None = None,
-    start_gap_ms: int = 0,
-) -> Change | None:
+class HostSaid(Struct, frozen=True, kw_only=True):
+    """What the configuration says of a host."""
+
+    driver: str
+    memory_mb: int | None = None
+    starts_max: int | None = None
+    start_gap_ms: int = 0
+    cpus: float | None = None
+    limits: PressureLimits = PressureLimits()
+
+
+def apply_host(cause: Cause, was: Host | None, name: str, said: HostSaid) -> Change | None:
     """Make the host what the configuration says; null when it is that already."""
-    host = was or Host(name=name, driver=driver, mode_since=cause.at)
-    after = replace(host, driver=driver, memory_mb=memory_mb, starts_max=starts_max, start_gap_ms=start_gap_ms)
+    host = was or Host(name=name, driver=said.driver, mode_since=cause.at)
+    after = replace(host, **asdict(said))
     return None if after == was else change(cause, K.HOST_APPLIED, None, host_was=was, host=after)
 
 
@@ -198,6 +214,15 @@ def alarm(cause: Cause, host: Host, error: str | None) -> Change | None:
     if host.error == error or host.unreachable_since is not None:
         return None
     return change(cause, K.HOST_ALARMED, None, host_was=host, host=replace(host, error=error))
+
+
+def press(cause: Cause, host: Host, after: Host) -> Change | None:
+    """What was measured put the host on another level, or began or broke its calm; null when it did neither."""
+    if after.pressure is not host.pressure:
+        return change(cause, K.HOST_PRESSURE, None, host_was=host, host=after)
+    if after.calm_since != host.calm_since:
+        return change(cause, K.HOST_CALMING, None, host_was=host, host=after)
+    return None
 
 
 def fingerprint(settings: PoolSettings) -> str:

@@ -46,6 +46,31 @@ class Reset(StrEnum):
     NONE = "none"
 
 
+class Level(StrEnum):
+    """How hard a host is pressed, by what was measured on it."""
+
+    NONE = "none"
+    WARNING = "warning"
+    """Starts are fewer and further apart."""
+    CRITICAL = "critical"
+    """It takes nothing new."""
+
+
+class PressureLimits(Struct, frozen=True, kw_only=True):
+    """From where on a host counts as pressed, and how long it must be calm to be less so."""
+
+    warning: float = 0.80
+    """Share of the memory that is used."""
+    critical: float = 0.90
+    psi_warning: float = 10.0
+    """Percent of the last ten seconds in which some work stood still for lack of memory."""
+    psi_critical: float = 5.0
+    """The same, of all work at once."""
+    calm_ms: int = 30_000
+    disk_reserve_mb: int = 1_024
+    """With less free disk it is critical."""
+
+
 class Retry(Struct, frozen=True, kw_only=True):
     """When a failed run is followed by another one."""
 

@@ -73,7 +73,9 @@ class Pressure(Struct, frozen=True, kw_only=True):
     memory_some_avg10: float | None = None
     memory_full_avg10: float | None = None
     cpu_some_avg10: float | None = None
+    cpu_full_avg10: float | None = None
     io_some_avg10: float | None = None
+    io_full_avg10: float | None = None
 
 
 class Reading(Struct, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ for a waiting order leaves one permit free where there are several, so that the 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from standby.core import slots
+from standby.core import pressure, slots
 from standby.core.admit import FAILURES_MAX, Plan, Room, serves
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Mode, Pool, Slot, SlotState
@@ -38,7 +38,12 @@ def size(cause: Causes, room: Room, plan: Plan, installation: str) -> Sequence[C
 
 def refills(room: Room, pool: Pool) -> bool:
     """Whether slots are kept ahead of need, or are to be made anew: its image is wanted without any order."""
-    if not serves(room.host, pool) or room.tries.get(pool.name) == 0 or room.is_seat(pool.name):
+    if (
+        not serves(room.host, pool)
+        or not pressure.takes_work(room.host)
+        or room.tries.get(pool.name) == 0
+        or room.is_seat(pool.name)
+    ):
         return False
     used = (SlotState.CLEANING, SlotState.ERROR)
     return pool.settings.slots_warm > 0 or any(slot.pool == pool.name and slot.state in used for slot in room.slots)
@@ -59,7 +64,7 @@ class _Budget:
     """What is left of the host for slots that no order waits for: permits and memory."""
 
     def __init__(self, room: Room, plan: Plan) -> None:
-        self.permits, most = plan.permits, room.host.starts_max
+        self.permits, most = plan.permits, pressure.starts_max(room.host)
         if self.permits is not None and most is not None and most > 1:
             self.permits = min(self.permits, most - 1 - plan.starting)
         memory = room.host.memory_mb

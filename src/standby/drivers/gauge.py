@@ -1,49 +1,46 @@
-"""How full this machine is, read from /proc; a file that is missing says nothing."""
+"""How full this machine is, or the control group we are in; a file that is missing says nothing."""
 
 import os
 from pathlib import Path
 from typing import Final
 
 from standby.core.sighting import Pressure, Reading
+from standby.machine import PROC, Memory, memory, text
 
 PRESSURES: Final = {
     "memory_some_avg10": ("memory", "some"),
     "memory_full_avg10": ("memory", "full"),
     "cpu_some_avg10": ("cpu", "some"),
+    "cpu_full_avg10": ("cpu", "full"),
     "io_some_avg10": ("io", "some"),
+    "io_full_avg10": ("io", "full"),
 }
 
 
 class MachineGauge:
-    """Measures one machine; processor time is counted from one reading to the next."""
+    """Measures one machine; processor time is counted from one reading to the next. `confined`: what runs on it is in
+    our own control group."""
 
-    def __init__(self, disk: Path, proc: Path = Path("/proc")) -> None:
-        self._disk, self._proc = disk, proc
+    def __init__(self, disk: Path, proc: Path = PROC, *, confined: bool = True) -> None:
+        self._disk, self._proc, self._confined = disk, proc, confined
         self._ticks: tuple[int, int] | None = None
 
     def read(self) -> Reading:
         """One reading; a few small files, so it is done on the spot."""
-        memory = self._memory_mb()
+        found = memory(self._proc, confined=self._confined)
         load = self._text("loadavg").split()
         return Reading(
-            memory_total_mb=memory.get("MemTotal"),
-            memory_available_mb=memory.get("MemAvailable"),
+            memory_total_mb=None if found is None else found.total_mb,
+            memory_available_mb=None if found is None else found.available_mb,
             cpu_count=os.cpu_count(),
             cpu_used=self._cpu_used(),
             load_1m=float(load[0]) if load else None,
-            pressure=self._pressure(),
+            pressure=self._pressure(found),
             disk_free_mb=self._disk_free_mb(),
         )
 
     def _text(self, name: str) -> str:
-        try:
-            return (self._proc / name).read_text()
-        except OSError:
-            return ""
-
-    def _memory_mb(self) -> dict[str, int]:
-        lines = [line.split() for line in self._text("meminfo").splitlines()]
-        return {name.rstrip(":"): int(kb) >> 10 for name, kb, *_ in lines}
+        return text(self._proc / name)
 
     def _cpu_used(self) -> float | None:
         """Busy share of all processors since the last reading, 0 to 1; null for the first one."""
@@ -57,8 +54,12 @@ class MachineGauge:
             return None
         return round(min(1.0, max(0.0, 1 - (now[1] - before[1]) / (now[0] - before[0]))), 3)
 
-    def _pressure(self) -> Pressure | None:
-        texts = {name: self._text(f"pressure/{name}") for name in ("memory", "cpu", "io")}
+    def _pressure(self, found: Memory | None) -> Pressure | None:
+        """Of the group that limits us, where it says so, else of the machine."""
+        texts = {}
+        for name in ("memory", "cpu", "io"):
+            own = "" if found is None or found.group is None else text(found.group / f"{name}.pressure")
+            texts[name] = own or self._text(f"pressure/{name}")
         if not any(texts.values()):
             return None
         return Pressure(**{key: _avg10(texts[name], kind) for key, (name, kind) in PRESSURES.items()})

@@ -9,7 +9,10 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from standby.core.errors import Refused, Unreachable
 from standby.core.model import Slot, Warmth
@@ -21,6 +24,7 @@ from standby.drivers.contract import (
     Making,
     OpenRun,
     Place,
+    Reading,
     Seen,
     Sighting,
     Start,
@@ -50,6 +54,8 @@ class ScriptedPlatform:
         """Order id -> the most copies of it that were ever alive at once; of the last orders."""
         self.epoch = 0
         self.unreachable_until = 0
+        self.reading: Reading | None = None
+        """What is measured on it; null: nothing."""
         self._copies_of: dict[str, list[Copy]] = {}
         self._forgotten: deque[str] = deque()
 
@@ -154,7 +160,7 @@ async def _pause() -> None:
 
 
 class ScriptedDriver:
-    """Driver, Logs, Places, Images and Caption for a scripted platform."""
+    """Driver, Logs, Gauge, Places, Images and Caption for a scripted platform."""
 
     def __init__(
         self,
@@ -163,8 +169,9 @@ class ScriptedDriver:
         now: Callable[[], int],
         lag_ms: int = 0,
         pause: Callable[[], Awaitable[None]] = _pause,
+        reading_file: Path | None = None,
     ) -> None:
-        self.platform, self._pause = platform, pause
+        self.platform, self._pause, self._reading_file = platform, pause, reading_file
         self.lag_ms = lag_ms
         self.seats = platform.seats
         self._now = now
@@ -232,6 +239,16 @@ class ScriptedDriver:
         """Get it, in the time that the platform says."""
         self.platform.check_reachable(self._now())
         return self.platform.yard.pull(image, self._now, self._pause)
+
+    async def measure(self) -> Reading:
+        """What the platform, or the file that stands for it, says."""
+        self.platform.check_reachable(self._now())
+        if self.platform.reading is not None or self._reading_file is None:
+            return self.platform.reading or Reading()
+        try:
+            return msgspec.json.decode(self._reading_file.read_bytes(), type=Reading)
+        except (OSError, msgspec.MsgspecError):
+            return Reading()
 
     async def caption(self, slot: Slot, text: str) -> None:
         """Keep it for whoever looks."""

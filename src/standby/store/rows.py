@@ -18,6 +18,7 @@ from standby.core.model import (
     Override,
     Pool,
     PoolSettings,
+    PressureLimits,
     Project,
     Run,
     Slot,
@@ -34,6 +35,7 @@ T = TypeVar("T", bound=Struct)
 log = structlog.get_logger("standby.store")
 _spec = Decoder(Spec)
 _settings = Decoder(PoolSettings)
+_limits = Decoder(PressureLimits)
 _overrides = Decoder(dict[str, Override])
 _json = Decoder(dict[str, Json])
 
@@ -65,7 +67,8 @@ def run(row: Row) -> Run:
 
 
 def host(row: Row) -> Host:
-    return value(Host, row)
+    fields = dict(zip(Host.__struct_fields__, row, strict=False))
+    return convert({**fields, "limits": _limits.decode(fields["limits"])}, Host)
 
 
 def project(row: Row) -> Project:

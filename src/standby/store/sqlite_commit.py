@@ -68,8 +68,9 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_HOST: Final = """
 insert or replace into hosts (name, version, driver, memory_mb, identity, mode, mode_since, mode_reason, mode_actor,
-    unreachable_since, error, dead_at, starts_max, start_gap_ms)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    unreachable_since, error, dead_at, starts_max, start_gap_ms, cpus, limits, pressure, pressure_since, pressure_cause,
+    calm_since)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_PROJECT: Final = "insert or replace into projects (name, version, running_max) values (?, ?, ?)"
 INSERT_REPLAY: Final = """
@@ -359,7 +360,8 @@ class Batch:
         elif change.pool_was is not None:
             self._cursor.execute("delete from pools where name = ?", (change.pool_was.name,))
         if one.host is not None:
-            self._cursor.execute(PUT_HOST, astuple(one.host))
+            limits = {"limits": encode(one.host.limits).decode()}
+            self._cursor.execute(PUT_HOST, tuple({**asdict(one.host), **limits}.values()))
         elif change.host_was is not None:
             self._cursor.execute("delete from hosts where name = ?", (change.host_was.name,))
         if one.project is not None:

@@ -80,7 +80,7 @@ class DockerDriver:
         self._handover = Handover(self._engine, self._containers.kill)
         self._output = Output(self._engine)
         self._local = endpoint.startswith("unix:")
-        self._gauge = MachineGauge(Path("/"))
+        self._gauge = MachineGauge(Path("/"), confined=False)  # containers are in groups of their own
 
     async def open(self) -> None:
         """Connect to the engine."""

@@ -167,6 +167,14 @@ function poolCard(pool) {
   );
 }
 
+function pressed(host) {
+  if (host.pressure === "none") return null;
+  const word = host.pressure === "critical" ? "takes nothing new" : "starts slowly";
+  const unknown = host.measured ? "" : "; not measured now";
+  const text = `${word}: ${host.pressure_cause}, ${host.pressure} for ${ago(host.pressure_since)}${unknown}`;
+  return element("span", { class: "bad" }, text);
+}
+
 function hostCard(host) {
   const budget = host.memory_mb;
   const led = host.lease !== null && host.lease.live;
@@ -177,6 +185,7 @@ function hostCard(host) {
     budget ? element("meter", { min: 0, max: budget, value: host.memory_used_mb, title: "memory in use" }) : null,
     element("span", {}, budget ? `${host.memory_used_mb} of ${budget} MB` : `${host.memory_used_mb} MB, no limit`),
     bad ? element("span", { class: "bad" }, bad) : null,
+    pressed(host),
     host.mode === "open" ? null : element("span", { class: "bad" }, host.mode),
   );
 }
