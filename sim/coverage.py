@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from sim import readings
 from sim.plan import ALWAYS, CALL_FAULTS, SOMETIMES, WITH_WORKERS, WORKER_FAULTS
 from standby.core.model import ENDED, OPEN, OrderState
 from standby.core.sighting import Seen
@@ -10,8 +11,8 @@ Pair = tuple[str, str]
 
 UNFINISHED = sorted(set(OrderState) - ENDED)
 ALL: frozenset[Pair] = frozenset(
-    {(state, kind) for state in UNFINISHED for kind in {**ALWAYS, **SOMETIMES, **WITH_WORKERS}}
-    | {(state, fault) for state in sorted(OPEN) for fault in (*CALL_FAULTS, *WORKER_FAULTS)}
+    {(state, kind) for state in UNFINISHED for kind in {**ALWAYS, **SOMETIMES, **WITH_WORKERS, **readings.ACTIONS}}
+    | {(state, fault) for state in sorted(OPEN) for fault in (*CALL_FAULTS, *WORKER_FAULTS, *readings.FAULTS)}
     | {(state, f"seen {seen}") for state in sorted(OPEN) for seen in Seen}
 )
 """Every pair that could be met."""

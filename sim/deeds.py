@@ -5,10 +5,12 @@ import msgspec
 from sim import plan
 from sim.grounds import Grounds
 from sim.instance import Instance, Trap
+from sim.place import SimHost
+from sim.readings import CALM, READINGS
 from sim.worker import SimWorker
 from standby.core import lifecycle, places
 from standby.core.model import Mode, Order, OrderState, Slot, SlotState, Spec, Warmth
-from standby.core.sighting import Exit
+from standby.core.sighting import Exit, Reading
 from standby.core.size import slot_name
 from standby.drivers.contract import Making
 from standby.store.contract import StoreDown
@@ -292,6 +294,31 @@ class Deeds(Grounds):
 
     def do_refuse_pulls(self) -> None:
         self._host().driver.platform.yard.pulls_fail = self.chance.choice([1, 3])
+
+    # what is measured
+
+    def do_reading(self) -> None:
+        """It jumps, or goes missing."""
+        self._measure(self._host(), self.chance.choice(READINGS))
+
+    def do_flap(self) -> None:
+        """It goes up and down for a while."""
+        host, high = self._host(), self.chance.choice(READINGS[1:])
+        for second in range(0, self.chance.choice([4, 40]), self.chance.choice([1, 2, 7])):
+            self.loop.call_later(second, self._measure, host, high if second % 2 else CALM)
+
+    def do_long_calm(self) -> None:
+        """Long enough for a host to come back."""
+        host = self._host()
+        self._measure(host, CALM)
+        for _ in range(self.chance.choice([35, 70])):
+            self.pass_time(1_000)
+            self._step(host.name)
+
+    def _measure(self, host: SimHost, reading: Reading) -> None:
+        if host.shape.measured and not self._calm:
+            self.say(lambda: f"    {host.name} is measured: {reading}")
+            host.reading = reading
 
     # faults of workers
 

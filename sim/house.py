@@ -7,6 +7,7 @@ from sim.grounds import START_MS
 from sim.loop import at_once
 from sim.place import SimHost
 from sim.plan import Action
+from sim.readings import CALM
 
 ROUNDS_MOST = 4_000
 
@@ -79,6 +80,7 @@ class House(Deeds):
         self.limits = dict(self.shape.projects)
         self.apply()
         for host in self.hosts.values():
+            host.reading = CALM if host.shape.measured else host.reading
             platform = host.driver.platform
             platform.unreachable_until = platform.yard.refuses_creates = platform.yard.pulls_fail = 0
 

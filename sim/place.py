@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from sim.loop import VirtualLoop, at_once
 from sim.plan import HostShape
+from sim.readings import CALM
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
-from standby.core.sighting import Exit, Seen
+from standby.core.sighting import Exit, Reading, Seen
 from standby.drivers.contract import CommandRefused, Making, OpenRun, Place, Sighting, Start
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.drivers.scripted_places import Made
@@ -46,6 +47,8 @@ class SimHost:
         """Incarnation -> how many lists of places told of it."""
         self.ended_places: dict[str, Exit] = {}
         """Places that are there and whose worker was seen to end, with how."""
+        self.reading = CALM if shape.measured else Reading()
+        """What is measured there now."""
         self._lives = 0
         self.driver = self._platform(f"{self.name}-a")
 
@@ -208,6 +211,16 @@ class SimDriver:
         async for progress in self._host.driver.pull(image):
             await self._caller.pass_gate()
             yield progress
+
+    async def measure(self) -> Reading:
+        await self._caller.pass_gate()
+        self._reach()
+        if self._host.shape.measured and (fault := self._fates.fault("slow reading", "lost reading")) is not None:
+            await asyncio.sleep(self._fates.chance.choice([0.5, 5.0, 20.0]))
+            await self._caller.pass_gate()
+            if fault == "lost reading":
+                raise Unreachable("the reading was lost")
+        return self._host.reading
 
     async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         asked_at = self._caller.now()

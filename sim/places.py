@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 
 from sim.book import Book
 from sim.place import SimHost
+from sim.readings import allowed
 from standby.core import warm
 from standby.core.model import Order, Pool, Slot, SlotState
 from standby.core.sighting import Place
@@ -48,7 +49,7 @@ class PlaceTruths:
 
     def gate(self, host: str, name: str) -> None:
         """No more platform starts are in flight than the host allows."""
-        most, seats = self._book.hosts[host].starts_max, self._hosts[host].shape.seats
+        most, seats = allowed(self._book.hosts[host]), self._hosts[host].shape.seats
         if most is None:
             return
         pools = {pool.name: pool for pool in self._book.pools.values() if pool.host == host}

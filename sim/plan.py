@@ -86,6 +86,7 @@ class HostShape(Struct, frozen=True, kw_only=True):
     create_ms: int = 0
     pull_ms: int | None = None
     """Null: every image is there."""
+    measured: bool = False
 
 
 class PoolShape(Struct, frozen=True, kw_only=True):

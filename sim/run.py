@@ -13,7 +13,8 @@ from msgspec import Struct
 
 from sim.coverage import Pair
 from sim.house import House
-from sim.plan import ACTIONS, Action, draw
+from sim.plan import ACTIONS, Action
+from sim.readings import drawn
 from standby.world import settle_memory
 
 COMPARE_EVERY = 100
@@ -37,7 +38,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 def run_seed(seed: int, *, actions: int = ACTIONS, keep: Sequence[int] | None = None, telling: bool = False) -> Outcome:
     """Play a seed; `keep` names the only actions that shall happen."""
     began = time.process_time()
-    shape, todo = draw(seed, actions)
+    shape, todo = drawn(seed, actions)
     chosen = todo if keep is None else [todo[number] for number in keep]
     house = House(shape, seed, telling=telling)
     done: int | None = None

@@ -15,6 +15,7 @@ from standby.core.model import (
     OPEN,
     Event,
     EventKind,
+    Level,
     Mode,
     Order,
     OrderState,
@@ -143,6 +144,8 @@ class Truths:
         host, pool = book.hosts[slot.host], book.pools[slot.pool]
         if host.mode is not Mode.OPEN or pool.mode is not Mode.OPEN:
             self.broken(f"{name} was claimed although {pool.name} is {pool.mode} and {host.name} {host.mode}")
+        if host.pressure is Level.CRITICAL:
+            self.broken(f"{name} was claimed although {host.name} is critical: {host.pressure_cause}")
         self.places.claimed(name, order, slot, pool)
         limit = book.projects.get(order.project)
         if limit is not None and limit.running_max is not None and book.open_of(order.project) > limit.running_max:

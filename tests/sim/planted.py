@@ -12,7 +12,7 @@ from standby.control import looks
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lifecycle, size, slots, strays
+from standby.core import admit, judge, lifecycle, pressure, size, slots, strays
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Guards, Order, OrderState, Slot, Spec, Trigger, run_id
@@ -274,6 +274,11 @@ def slots_in_the_making_not_counted(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(admit.Room, "starting", property(starting))
 
 
+def pressure_ignored(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pressure, "takes_work", lambda host: True)
+    patch.setattr(pressure, "starts_max", lambda host: host.starts_max)
+
+
 PLANTS: Mapping[Plant, str] = {
     settle_without_having_seen_it_ended: r"was settled as .* while it is alive",
     unreachable_taken_for_absent: r"while it is alive|is recorded as Exit.*lost=True",
@@ -297,5 +302,6 @@ PLANTS: Mapping[Plant, str] = {
     error_slot_serves: r"serves again",
     template_ignored_in_a_claim: r"of another template",
     slots_in_the_making_not_counted: r"starts in flight of",
+    pressure_ignored: r"although .* is critical",
 }
 """Each bug with what the simulator must say of it."""
