@@ -37,8 +37,10 @@ def passed(seconds: float) -> Callable[[], bool]:
 class House:
     """One instance: its configuration, its server process and its keeper."""
 
-    def __init__(self, directory: Path, *, state: Path | None = None, toml: str = "", **keys: Any) -> None:
-        self.directory = directory
+    def __init__(
+        self, directory: Path, *, state: Path | None = None, toml: str = "", group: Path | None = None, **keys: Any
+    ) -> None:
+        self.directory, self._group = directory, group
         self.state = state or directory / "state"
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         directory.mkdir(parents=True, exist_ok=True)
@@ -54,8 +56,11 @@ class House:
     def start(self, env: Mapping[str, str] | None = None) -> "House":
         """Start the server and wait until it answers."""
         log = (self.directory / "server.log").open("ab")
+        enter = (
+            [] if self._group is None else ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self._group)]
+        )
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "standby.cli.main", "serve", "--config", str(self.config)],
+            [*enter, sys.executable, "-m", "standby.cli.main", "serve", "--config", str(self.config)],
             cwd=self.directory,
             env={**os.environ, "STANDBY_TEST_MARK": self._mark, **(env or {})},
             stdout=log,
