@@ -205,7 +205,7 @@ CASES = {
         then=None,
     ),
 }
-NOTHING = {"needed": None, "free": None, "holders": [], "opens_at": None, "stuck": False}
+NOTHING: dict[str, Any] = {"needed": None, "free": None, "holders": [], "opens_at": None, "stuck": False}
 
 
 def found(case: Case, row: Order, **parts: Any) -> Gate:
