@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec import Struct, convert
 
-from standby.core.model import Event, Host, Json, Order, Pool, Project, Run, Slot
+from standby.core.model import Event, Host, Json, Order, Pool, Project, Run, Schedule, Slot
 
 
 class Rows(Struct, frozen=True, kw_only=True):
@@ -17,11 +17,13 @@ class Rows(Struct, frozen=True, kw_only=True):
     hosts: dict[str, Host]
     projects: dict[str, Project]
     runs: dict[tuple[str, int], Run]
+    schedules: dict[str, Schedule] = {}
 
 
 def fold(events: Iterable[Event]) -> Rows:
     """The rows after these events, which must be all there are, oldest first."""
-    tables: dict[str, dict[str, dict[str, Json]]] = {noun: {} for noun in ("order", "slot", "pool", "host", "project")}
+    nouns = ("order", "slot", "pool", "host", "project", "schedule")
+    tables: dict[str, dict[str, dict[str, Json]]] = {noun: {} for noun in nouns}
     runs: dict[tuple[str, int], Run] = {}
     for event in events:
         for noun, columns in event.data.items():
@@ -37,6 +39,7 @@ def fold(events: Iterable[Event]) -> Rows:
         hosts=_values(tables["host"], Host),
         projects=_values(tables["project"], Project),
         runs=runs,
+        schedules=_values(tables["schedule"], Schedule),
     )
 
 

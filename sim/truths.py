@@ -227,7 +227,9 @@ class Truths:
         if run.reason is Reason.CANCELLED:
             return OrderState.CANCELLED
         retry = self.specs[order.id].retry
-        retried = run.reason in {Reason.LOST, Reason.START_FAILED, *retry.retry_on} - set(retry.no_retry_on)
+        retried = run.reason in {Reason.LOST, Reason.START_FAILED, Reason.DRAINED, *retry.retry_on} - set(
+            retry.no_retry_on
+        )
         return OrderState.WAITING_RETRY if retried and run.number <= retry.retries else OrderState.FAILED
 
     def _unrun_end(self, name: str, before: Order | None, order: Order) -> None:

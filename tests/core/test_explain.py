@@ -5,7 +5,20 @@ from msgspec.structs import replace
 
 from standby.core import explain
 from standby.core.explain import GateName, House, Line, Start, gate
-from standby.core.model import Lease, Level, Mode, Order, OrderState, Override, Pool, Reason, Slot, SlotState, Warmth
+from standby.core.model import (
+    Lease,
+    Level,
+    Mode,
+    Order,
+    OrderState,
+    Override,
+    Pool,
+    Project,
+    Reason,
+    Slot,
+    SlotState,
+    Warmth,
+)
 from standby.core.sighting import ImageState
 from tests.core.test_gate import opened, place, pool_of
 from tests.rows import NOW, host, order, pool, slot
@@ -28,6 +41,7 @@ def _house(**parts: Any) -> House:
 
 
 DRAINED: dict[str, Any] = {"mode": Mode.DRAINING, "mode_actor": "ada"}
+SHUT = Project(name="default", mode=Mode.DRAINING)
 BY_ADA = {"slots_max": Override(value=0, actor="ada", at=NOW)}
 HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
 
@@ -44,7 +58,8 @@ HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
         (GateName.POOL_MODE, order(), {"pool": pool(mode=Mode.PAUSED)}),
         (GateName.PRESSURE, order(), {"host": host(pressure=Level.CRITICAL)}),
         (GateName.PRESSURE, order(), {"host": host(pressure=Level.WARNING)}),
-        (GateName.PROJECT_LIMIT, order(), {"project_open": 2, "project_max": 2}),
+        (GateName.PROJECT_MODE, order(), {"project": SHUT, "project_open": 2, "project_max": 2}),
+        (GateName.PROJECT_LIMIT, order(), {"project_open": 2, "project_max": 2, "project": Project(name="default")}),
         (GateName.SLOTS, order(), {"holders": HELD}),
         (GateName.SLOTS, order(), {"slots": [slot(1, state=SlotState.ERROR)]}),
         (GateName.SLOTS, order(), {"slots": []}),
@@ -84,15 +99,28 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
             {"host": host(unreachable_since=NOW - 600_000, error="no answer")},
         ),
         (
-            "host local is draining by ada (moving): resume it to go on",
+            "host local is draining by ada for 0 s (moving): resume it to go on",
             order(),
-            {"host": host(**DRAINED, mode_reason="moving")},
+            {"host": host(**DRAINED, mode_reason="moving", mode_since=NOW + 9)},
         ),
-        ("pool default is draining by ada: resume it to go on", order(), {"pool": pool(**DRAINED)}),
         (
-            "pool default is draining by ada (tests): resume it to go on",
+            "pool default is draining by ada for 119 s: resume it to go on",
             order(),
-            {"pool": pool(**DRAINED, mode_reason="tests")},
+            {"pool": pool(**DRAINED, mode_since=NOW - 119_999)},
+        ),
+        (
+            "project default is paused by ada for 2 min (audit): resume it to go on",
+            order(),
+            {
+                "project": Project(
+                    name="default", mode=Mode.PAUSED, mode_actor="ada", mode_reason="audit", mode_since=NOW - 120_000
+                )
+            },
+        ),
+        (
+            "pool default is draining by ada for 3 days (tests): resume it to go on",
+            order(),
+            {"pool": pool(**DRAINED, mode_reason="tests", mode_since=NOW - 3 * 86_400_000)},
         ),
         ("project default has 2 open runs and may have 2", order(), {"project_open": 2, "project_max": 2}),
         ("all 1 slots of pool default are taken", order(), {"holders": HELD}),
@@ -366,3 +394,9 @@ def test_at_warning_the_starts_that_are_left_are_told_but_a_live_slot_needs_none
     assert name is GateName.PRESSURE
     assert text.endswith("(tight): 0 of 2 starts are in flight, and they are 2 s apart")
     assert _said(_crowded(place(1, live), of=live, host=tight, measured_at=NOW))[0] is GateName.TURN
+
+
+def test_an_order_of_a_closed_project_does_not_give_up() -> None:
+    row = order(queue_due=NOW + 5_000)
+    assert explain.gives_up_in_ms(row, _house(project=Project(name="default"))) == 5_000
+    assert explain.gives_up_in_ms(row, _house(project=SHUT)) is None

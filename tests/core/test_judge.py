@@ -140,3 +140,13 @@ def test_an_operators_word_ends_what_was_commanded_before_it_and_nothing_later()
 def test_what_a_look_sees_alive_is_alive_whatever_was_declared(seen: Seen) -> None:
     change = judge.declared_dead(cause(), _run(S.RUNNING), _look(seen), host(dead_at=NOW), RULES)
     assert (change is None) is (seen in (Seen.STARTING, Seen.READY))
+
+
+def test_draining_at_once_stops_what_runs_from_its_time_on() -> None:
+    for state in (S.PREPARING, S.RUNNING):
+        change = judge.drained(cause(), _run(state), NOW)
+        assert change is not None and change.order is not None
+        assert (change.order.state, change.order.stop_reason) == (S.STOPPING, Reason.DRAINED)
+    assert judge.drained(cause(), _run(S.RUNNING), NOW + 1) is None
+    assert judge.drained(cause(), _run(S.RUNNING), None) is None
+    assert judge.drained(cause(), _run(S.STOPPING), NOW) is None

@@ -29,12 +29,23 @@ from tests.rows import NOW, host, order, pool, slot
 
 S = OrderState
 PROJECT = Project(name="a")
+SCHEDULE = model.Schedule(
+    name="nightly",
+    project="a",
+    pool="p",
+    cron="@daily",
+    memory_mb=1,
+    spec=model.Spec(order_id=""),
+    mode_since=NOW,
+    mode_actor="ada",
+)
 SUBJECTS: dict[EventKind, tuple[str, Struct, str, str | None]] = {
     EventKind.ORDER_CLAIMED: ("order", order(), "order-1", "pending"),
     EventKind.SLOT_IDLE: ("slot", slot(), slot().name, "idle"),
     EventKind.POOL_APPLIED: ("pool", pool("big"), "big", "open"),
     EventKind.HOST_LED: ("host", host(name="far"), "far", "open"),
-    EventKind.PROJECT_APPLIED: ("project", PROJECT, "a", None),
+    EventKind.PROJECT_APPLIED: ("project", PROJECT, "a", "open"),
+    EventKind.SCHEDULE_ADDED: ("schedule", SCHEDULE, "nightly", "open"),
 }
 
 
@@ -153,7 +164,9 @@ AT_FIRST: dict[type[Struct], dict[str, Any]] = {
         "limits": model.PressureLimits(),
         "pressure": model.Level.NONE,
     },
-    model.Project: {"version": 1},
+    model.Project: {"version": 1, "mode": Mode.OPEN, "mode_since": 0, "mode_actor": "config"},
+    model.Schedule: {"version": 1, "zone": "UTC", "missed": model.Missed.ONCE, "mode": Mode.OPEN},
+    model.Tick: {},
     model.Lease: {},
     model.Event: {},
     model.Guards: {"project_limit": False},

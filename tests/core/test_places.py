@@ -287,3 +287,32 @@ def test_a_sweep_is_told_and_an_alarm_stands_until_it_is_over() -> None:
     over = places.alarm(cause(), host(error="too many"), None)
     assert over is not None and over.host == host()
     assert places.alarm(cause(), host(unreachable_since=NOW, error="away"), None) is None
+
+
+def test_a_project_is_closed_and_opened_with_who_when_and_why_also_when_nobody_knew_it() -> None:
+    paused = _caused(places.set_project_mode(ADA, None, "a", Mode.PAUSED, "audit"), K.PROJECT_MODE)
+    row = Project(name="a", mode=Mode.PAUSED, mode_since=NOW, mode_reason="audit", mode_actor="ada")
+    assert (paused.project_was, paused.project, paused.states) == (None, row, (None, "paused"))
+    assert places.set_project_mode(ADA, row, "a", Mode.PAUSED, "other") is None
+    opened = _caused(places.set_project_mode(ADA, row, "a", Mode.OPEN, None), K.PROJECT_MODE)
+    assert changed(row, opened.project) == {"mode": Mode.OPEN, "mode_reason": None}
+    assert places.set_project_mode(ADA, None, "a", Mode.OPEN, None) is None
+
+
+def test_a_closed_project_may_have_no_runs_and_an_open_one_as_many_as_it_may() -> None:
+    assert [places.runs_max(Project(name="a", mode=mode, running_max=3)) for mode in Mode] == [3, 0, 0]
+    assert places.runs_max(Project(name="a")) is None
+
+
+@pytest.mark.parametrize("drain", [places.set_pool_mode, places.set_host_mode])
+def test_draining_at_once_says_from_when_on_what_runs_is_stopped(drain: Any) -> None:
+    row = pool() if drain is places.set_pool_mode else host()
+    first = drain(ADA, row, Mode.DRAINING, "moving")
+    slowly = first.pool or first.host
+    assert slowly.mode_stop_at is None
+    at_once = drain(ADA, slowly, Mode.DRAINING, "hurry", stop=True)
+    after = at_once.pool or at_once.host
+    assert (after.mode_stop_at, after.mode_reason) == (NOW, "hurry")
+    assert drain(ADA, after, Mode.DRAINING, "again", stop=True) is None
+    opened = drain(ADA, after, Mode.OPEN, None)
+    assert (opened.pool or opened.host).mode_stop_at is None

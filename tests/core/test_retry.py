@@ -19,8 +19,8 @@ def test_jitter_is_ten_percent_either_way_and_the_cap_comes_last() -> None:
 
 
 @pytest.mark.parametrize("reason", Reason)
-def test_only_start_failed_and_lost_are_retried_by_default(reason: Reason) -> None:
-    assert retry.retried(Retry(), reason) is (reason in (Reason.START_FAILED, Reason.LOST))
+def test_only_start_failed_lost_and_drained_are_retried_by_default(reason: Reason) -> None:
+    assert retry.retried(Retry(), reason) is (reason in (Reason.START_FAILED, Reason.LOST, Reason.DRAINED))
 
 
 @pytest.mark.parametrize("reason", sorted(NEVER_RETRIED))

@@ -141,4 +141,5 @@ async def rows_of(store: Store) -> Rows:
         hosts={host.name: host for host in await store.hosts()},
         projects={project.name: project for project in await store.projects()},
         runs={(run.order_id, run.number): run for run in runs},
+        schedules={schedule.name: schedule for schedule in await store.schedules()},
     )

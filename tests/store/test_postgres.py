@@ -244,11 +244,13 @@ async def test_what_was_saved_is_told_although_the_verdict_of_another_could_not_
         await store.save([first])
         real, failed = store._call, list[str]()
 
-        async def call(sql: str, values: Sequence[Any], *, together: bool = False) -> Sequence[Any]:
+        async def call(
+            sql: str, values: Sequence[Any], schedules: Any = (), *, together: bool = False
+        ) -> Sequence[Any]:
             if sql == SAVE and not failed:
                 failed.append(sql)
                 raise fault("once")
-            return await real(sql, values, together=together)
+            return await real(sql, values, schedules, together=together)
 
         store._call = call  # type: ignore[method-assign]
         good, again = await store.save([make.submit(), make.submit(dedupe_live="a:k")])

@@ -197,3 +197,11 @@ async def test_counts_tell_unfinished_orders_by_pool_and_state(store: Store) -> 
     await store.save([make.cancel(done), make.claim(held, place)])
 
     assert await store.counts() == {("p", OrderState.PENDING): 2, ("q", OrderState.PREPARING): 1}
+
+
+async def test_orders_of_spared_projects_do_not_stand_in_the_way_of_those_that_expire(store: Store) -> None:
+    rows = [make.order(project=project, queue_due=make.NOW) for project in ("a", "b", "ab", "b")]
+    await store.save([make.submit(row) for row in rows])
+    found = await store.expired("p", make.NOW, 2, ["b", "c"])
+    assert {order.project for order in found} == {"a", "ab"}
+    assert len(await store.expired("p", make.NOW, 10)) == 4

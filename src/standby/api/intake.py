@@ -13,6 +13,7 @@ from standby.api.views import OrderView, order_view
 from standby.api.waits import Expected, expected_at_submit
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle
+from standby.core.draft import draft
 from standby.core.estimate import Wait
 from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
@@ -208,19 +209,9 @@ class Intake:
         """The change that takes the order in."""
         cause = replace(self._world.cause(Trigger.REQUEST, self._actor), at=at)
         order_id = self._world.ids.order(cause.at)
-        key = wish.spec.dedupe_key
-        draft = Order(
-            id=order_id,
-            project=wish.project,
-            pool=wish.pool.name,
-            memory_mb=wish.memory_mb,
-            submitted_at=cause.at,
-            state=OrderState.PENDING,
-            state_since=cause.at,
-            dedupe_live=None if key is None else f"{wish.project}:{key}",
-        )
         spec = replace(wish.spec, order_id=order_id)
-        change = lifecycle.submit(cause, draft, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
+        order = draft(order_id, cause.at, wish.project, wish.pool.name, wish.memory_mb, spec)
+        change = lifecycle.submit(cause, order, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
         return replace(change, note={**change.note, "said": wish.said}) if wish.said else change
 
     async def _places(self, changes: Sequence[Change]) -> Sequence[Standing]:

@@ -199,9 +199,9 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
     pools = {pool.name: pool for pool in await store.pools()}
     hosts = {host.name: host for host in await store.hosts()}
     leases = {lease.host: lease for lease in await store.leases()}
-    limits = {project.name: project.running_max for project in await store.projects()}
+    projects = {each.name: each for each in await store.projects()}
     opened = await store.open_by_project()
-    limited = any(limits.get(project) is not None for _, project in wanted)
+    limited = any(project in projects and projects[project].running_max is not None for _, project in wanted)
     holders = list((await store.holders()).values()) if limited else []
     houses = {}
     floors: dict[str, Floor] = {}
@@ -215,7 +215,8 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
         houses[pool_name, project] = replace(
             house_of(floor, pool, leases.get(pool.host), world.clock.now()),
             project_open=opened.get(project, 0),
-            project_max=limits.get(project),
+            project_max=projects[project].running_max if project in projects else None,
+            project=projects.get(project),
             project_holders=[each for each in holders if each.project == project],
         )
     return houses

@@ -186,7 +186,7 @@ class PoolConfig(_Section):
     retry_cap_ms: Length = Field(0, alias="retry_cap")
     """The longest wait."""
     retry_on: Reasons = []
-    """Reasons retried beside `start_failed` and `lost`: `exit`, `oom`, `timeout`."""
+    """Reasons retried beside `start_failed`, `lost` and `drained`: `exit`, `oom`, `timeout`."""
     no_retry_on: Reasons = []
     """Reasons not retried although they would be."""
     retry_errors: Annotated[list[str], Field(max_length=100)] = []

@@ -12,6 +12,7 @@ from standby.control.host import HostStep, another_platform
 from standby.control.housekeeping import Housekeeping
 from standby.control.lease import Deposed, Hold
 from standby.control.logs import LogStep
+from standby.control.schedules import REST_S, ScheduleStep
 from standby.core import places
 from standby.core.errors import Unreachable
 from standby.core.model import Trigger
@@ -23,6 +24,8 @@ log = structlog.get_logger()
 
 GLOBAL = "*"
 """The lease of the steps that belong to no host."""
+SCHEDULES = "*schedules"
+"""The lease of the step that makes the orders of schedules."""
 BACKOFF_MAX_S = 5.0
 CALLS_GRACE_S = 3.0
 ANCHOR_S = 60.0
@@ -58,6 +61,7 @@ class Controller:
         tasks = [
             asyncio.create_task(self._renew(), name="renew"),
             asyncio.create_task(self._keep_house(), name="housekeeping"),
+            asyncio.create_task(self._keep_schedules(), name="schedules"),
             *(asyncio.create_task(self._lead(name, driver), name=name) for name, driver in self._world.drivers.items()),
         ]
         await asyncio.wait([stopped, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -68,7 +72,7 @@ class Controller:
         for task in late:
             task.cancel()
         await asyncio.gather(*late, return_exceptions=True)
-        await self._resign([GLOBAL, *self._world.drivers])
+        await self._resign([GLOBAL, SCHEDULES, *self._world.drivers])
         for task in tasks:
             if not task.cancelled() and (error := task.exception()) is not None:
                 raise error
@@ -231,16 +235,35 @@ class Controller:
         house = Housekeeping(self._world)
         while not await self._pause(self._jittered(house.every_s)):
             try:
-                hold = self._holds.get(GLOBAL)
-                if hold is None or hold.lost:
-                    taken = await self._take(GLOBAL)
-                    hold = taken[0] if taken else None
-                    if hold is not None:
-                        self._holds[GLOBAL] = hold
-                if hold is not None:
+                if await self._held(GLOBAL) is not None:
                     await house.step()
             except StoreDown as error:
                 log.warning("housekeeping without a store", error=str(error))
+
+    async def _keep_schedules(self) -> None:
+        """Make the orders of schedules when their ticks come."""
+        wait_s = 0.0
+        while not await self._pause(wait_s):
+            wait_s = self._jittered(REST_S)
+            try:
+                hold = await self._held(SCHEDULES)
+                if hold is not None:
+                    wait_s = await ScheduleStep(self._world, hold, f"leader:{self.instance}").step()
+            except (Deposed, StoreDown) as error:
+                log.warning("schedules wait", error=str(error))
+            except Exception:
+                # one schedule's fault must not end the hosts' work; it is looked at again, from what the rows say
+                log.exception("keeping schedules failed")
+
+    async def _held(self, name: str) -> Hold | None:
+        """The lease of a global step, taken if it is free; null when another instance has it."""
+        hold = self._holds.get(name)
+        if hold is None or hold.lost:
+            taken = await self._take(name)
+            if taken is None:
+                return None
+            hold = self._holds[name] = taken[0]
+        return hold
 
     async def _anchor(self) -> bool:
         clock = self._world.clock

@@ -239,7 +239,8 @@ class HostStep:
         most = max(WAVE, len(mirror.opened) // 2)
         found: list[Change] = []
         # without a look there is nothing new but of those that were heard of
-        walk = looked or mirror.host.dead_at is not None or self._workers.counting
+        stops = mirror.stops
+        walk = looked or mirror.host.dead_at is not None or self._workers.counting or stops
         for ident, run in mirror.open_runs(None if walk else list(seen)):
             if len(found) == most:
                 break
@@ -256,6 +257,8 @@ class HostStep:
             heard_at = self._workers.silent_since(mirror, run) if change is None and by_age else None
             if heard_at is not None:
                 change = judge.unheard(self._cause(Trigger.DEADLINE), run, sighting, heard_at, rules)
+            if change is None and stops:
+                change = judge.drained(self._cause(Trigger.REQUEST), run, mirror.stop_at(run.order))
             if change is None and timely and run.order.deadline is not None:
                 change = judge.overdue(self._cause(Trigger.DEADLINE), run)
             if change is not None:

@@ -11,6 +11,7 @@ from standby.core import pressure, warm
 from standby.core.admit import Room
 from standby.core.judge import Open
 from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec, order_of, run_id
+from standby.core.places import runs_max
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
@@ -78,6 +79,27 @@ class Mirror:
         draining = any(Mode.DRAINING in (self.host.mode, pool.mode) for pool in self.pools.values())
         return draining or len(self.slots) > sum(pool.settings.slots_max for pool in self.pools.values())
 
+    @property
+    def stops(self) -> bool:
+        """Whether anything is drained at once."""
+        rows: list[Host | Pool | Project] = [self.host, *self.pools.values(), *self.projects.values()]
+        return any(row.mode_stop_at is not None for row in rows)
+
+    def stop_at(self, order: Order) -> int | None:
+        """From when on its run is stopped, because what it belongs to is drained at once."""
+        rows = (self.host, self.pools.get(order.pool), self.projects.get(order.project))
+        times = [row.mode_stop_at for row in rows if row is not None and row.mode_stop_at is not None]
+        return min(times, default=None)
+
+    def spared(self, pool: Pool, now: int) -> list[str]:
+        """Projects whose orders do not expire in a pool: those that are closed, and those that were until lately."""
+        grace_ms = pool.settings.queue_timeout_ms or 0
+        return [
+            project.name
+            for project in self.projects.values()
+            if project.mode is not Mode.OPEN or (project.mode_since and now < project.mode_since + grace_ms)
+        ]
+
     def open_at(self, at: int) -> list[Pool]:
         """Pools that were not noted as blocked at that time."""
         return [pool for pool in self.pools.values() if pool.blocked_since is None or pool.blocked_since > at]
@@ -95,7 +117,7 @@ class Mirror:
             opened=[work.order for work in self.opened.values()],
             ending=list(self.ending.values()),
             project_open=self.project_open,
-            project_max={name: project.running_max for name, project in self.projects.items()},
+            project_max={name: runs_max(project) for name, project in self.projects.items()},
             **known,
         )
 

@@ -40,7 +40,7 @@ class Times:
             changes += [lifecycle.queue(self._cause(Trigger.DUE), work.order, work.spec, pool) for work in due]
             full = full or len(due) == PAGE
             if pool.blocked_since is None and timely:
-                expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE)
+                expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE, mirror.spared(pool, now))
                 changes += await self._expire(room, pool, expired)
                 full = full or len(expired) == PAGE
         queued = await self._book.save(changes)

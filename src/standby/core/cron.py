@@ -7,7 +7,7 @@ wall: nothing for minutes that do not exist, and twice for those that come twice
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
 from itertools import islice
 from typing import Final
@@ -160,7 +160,7 @@ def _value(field: Field, word: str) -> int:
 def _moments(cron: Cron, zone: tzinfo, day: date, here: datetime) -> Iterable[datetime]:
     """The times of one day, those before `here` left out where that is easy. Most days have one offset from beginning
     to end: then no clock is changed, and only the first time matters."""
-    begin = datetime(day.year, day.month, day.day)
+    begin = datetime.combine(day, time.min)
     ends = (begin - timedelta(hours=1), begin + _DAY + timedelta(hours=1))
     offsets = {wall.replace(tzinfo=zone, fold=fold).utcoffset() for wall in ends for fold in (0, 1)}
     minutes: Sequence[int] = cron.minutes

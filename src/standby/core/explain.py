@@ -9,7 +9,20 @@ from msgspec import Struct
 from standby.core import pressure
 from standby.core.admit import Room
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.model import Host, Lease, Level, Mode, Order, OrderState, Pool, Reason, Slot, SlotState, Warmth
+from standby.core.model import (
+    Host,
+    Lease,
+    Level,
+    Mode,
+    Order,
+    OrderState,
+    Pool,
+    Project,
+    Reason,
+    Slot,
+    SlotState,
+    Warmth,
+)
 from standby.core.places import TRIES_AFTER_MS, fingerprint
 from standby.core.sighting import ImageState
 
@@ -25,6 +38,7 @@ class GateName(StrEnum):
     HOST_MODE = "host_mode"
     POOL_MODE = "pool_mode"
     PRESSURE = "pressure"
+    PROJECT_MODE = "project_mode"
     PROJECT_LIMIT = "project_limit"
     BREAKER = "breaker"
     MEMORY = "memory"
@@ -91,6 +105,8 @@ class House(Struct, frozen=True, kw_only=True):
     image: ImageState | None = None
     """What is known of the pool's image."""
     line: Line | None = None
+    project: Project | None = None
+    """Null for one that nobody limited or closed."""
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -126,8 +142,8 @@ def gate(order: Order, house: House) -> Gate | None:
 
 def gives_up_in_ms(order: Order, house: House) -> int | None:
     """How much longer it waits for a slot before it fails; null for ever, or when it does not wait for one. It stays
-    the same while the pool is blocked."""
-    if order.queue_due is None:
+    the same while the pool is blocked, and there is none while its project is closed."""
+    if order.queue_due is None or (house.project is not None and house.project.mode is not Mode.OPEN):
         return None
     return max(0, order.queue_due + blocked_total_ms(house.pool, house.now) - house.now)
 
@@ -164,6 +180,7 @@ _OPENS: Final[Mapping[GateName, str]] = {
     GateName.HOST_MODE: "it goes on when somebody resumes the host; its queue time stands still meanwhile",
     GateName.POOL_MODE: "it goes on when somebody resumes the pool; its queue time stands still meanwhile",
     GateName.PRESSURE: "it starts when the host is calm again and those before it are served",
+    GateName.PROJECT_MODE: "it goes on when somebody resumes the project; it does not expire meanwhile",
     GateName.PROJECT_LIMIT: "it starts when a run of its project has ended and those before it are served",
     GateName.MEMORY: "it starts when runs on the host have ended and enough memory is free",
     GateName.BREAKER: "it goes on when somebody resets the breaker, or the pool gets another template",
@@ -197,14 +214,25 @@ def _platform(house: House) -> Gate | None:
         away_s = (house.now - host.unreachable_since) / 1000
         return Gate(GateName.HOST_UNREACHABLE, f"host {host.name} cannot be asked since {away_s:.0f} s: {host.error}")
     if host.mode is not Mode.OPEN:
-        text = _mode_text("host", host.name, host.mode, host.mode_actor, host.mode_reason)
-        return Gate(GateName.HOST_MODE, text, stuck=True)
+        return Gate(GateName.HOST_MODE, _mode_text("host", host, house.now), stuck=True)
     if pool.mode is not Mode.OPEN:
-        text = _mode_text("pool", pool.name, pool.mode, pool.mode_actor, pool.mode_reason)
-        return Gate(GateName.POOL_MODE, text, stuck=True)
+        return Gate(GateName.POOL_MODE, _mode_text("pool", pool, house.now), stuck=True)
     if not pressure.takes_work(host):
         return _pressed(house, "nothing new is started")
     return None
+
+
+def _mode_text(noun: str, row: Host | Pool | Project, now: int) -> str:
+    because = f" ({row.mode_reason})" if row.mode_reason else ""
+    by = f"by {row.mode_actor} for {_length(now - row.mode_since)}{because}"
+    return f"{noun} {row.name} is {row.mode} {by}: resume it to go on"
+
+
+def _length(ms: int) -> str:
+    for unit_ms, word in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min")):
+        if ms >= 2 * unit_ms:
+            return f"{ms // unit_ms} {word}"
+    return f"{max(0, ms) // 1000} s"
 
 
 def _pressed(house: House, so: str) -> Gate:
@@ -222,12 +250,9 @@ def _pressed(house: House, so: str) -> Gate:
     )
 
 
-def _mode_text(noun: str, name: str, mode: Mode, actor: str, reason: str | None) -> str:
-    because = f" ({reason})" if reason else ""
-    return f"{noun} {name} is {mode} by {actor}{because}: resume it to go on"
-
-
 def _limits(order: Order, house: House) -> Gate | None:
+    if house.project is not None and house.project.mode is not Mode.OPEN:
+        return Gate(GateName.PROJECT_MODE, _mode_text("project", house.project, house.now), stuck=True)
     if house.project_max is None or house.project_open < house.project_max:
         return None
     if house.project_max == 0:

@@ -86,6 +86,13 @@ def overdue(cause: Cause, run: Open) -> Change | None:
             return None
 
 
+def drained(cause: Cause, run: Open, stop_at: int | None) -> Change | None:
+    """The stop that draining at once calls for, from its time on."""
+    if stop_at is None or cause.at < stop_at or run.order.state is OrderState.STOPPING:
+        return None
+    return lifecycle.stop(cause, run.order, run.spec, Reason.DRAINED)
+
+
 def _late_enough(order: Order, look: Sighting, lag_ms: int) -> bool:
     """Nothing that was sent before `command_until` can still arrive unseen by this look."""
     return order.command_until is not None and look.asked_at > order.command_until + lag_ms

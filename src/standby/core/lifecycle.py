@@ -27,9 +27,11 @@ from standby.core.model import (
     Project,
     Reason,
     Run,
+    Schedule,
     Slot,
     SlotState,
     Spec,
+    Tick,
     Trigger,
 )
 from standby.core.sighting import Exit
@@ -101,6 +103,9 @@ class Rows(Beside, total=False):
     host: Host | None
     project_was: Project | None
     project: Project | None
+    schedule_was: Schedule | None
+    schedule: Schedule | None
+    tick: Tick | None
 
 
 def change(cause: Cause, kind: EventKind, guards: Guards | None, **rows: Unpack[Rows]) -> Change:
@@ -319,7 +324,7 @@ def broken(slot: Slot, at: int, message: str) -> dict[str, Json]:
 
 def outcome(order: Order, ending: Exit) -> Reason | None:
     """Why the run did not end well, or null: the exit code decides, unless an end was asked for."""
-    if order.stop_reason in (Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED):
+    if order.stop_reason in (Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED, Reason.DRAINED):
         return order.stop_reason
     if ending.start_error is not None:
         return Reason.START_FAILED

@@ -50,11 +50,21 @@ class SlotState(StrEnum):
 
 
 class Mode(StrEnum):
-    """What an operator wants of a pool or a host."""
+    """What an operator wants of a pool, a host, a project or a schedule (which is never drained)."""
 
     OPEN = "open"
     PAUSED = "paused"
     DRAINING = "draining"
+
+
+class Missed(StrEnum):
+    """What becomes of the ticks of a schedule that nobody could make in time."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    """One order for all of them."""
+    ALL = "all"
+    """One each, for the last `ticks.ALL_MOST` of them."""
 
 
 class EventKind(StrEnum):
@@ -102,6 +112,13 @@ class EventKind(StrEnum):
     HOST_PRESSURE = "host.pressure"
     HOST_CALMING = "host.calming"
     PROJECT_APPLIED = "project.applied"
+    PROJECT_MODE = "project.mode"
+    SCHEDULE_ADDED = "schedule.added"
+    SCHEDULE_CHANGED = "schedule.changed"
+    SCHEDULE_MODE = "schedule.mode"
+    SCHEDULE_TICKED = "schedule.ticked"
+    SCHEDULE_MISSED = "schedule.missed"
+    SCHEDULE_REMOVED = "schedule.removed"
 
 
 class Trigger(StrEnum):
@@ -182,6 +199,9 @@ class Spec(Struct, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     rerun_of: str | None = None
     submitted_by: str = "admin"
+    schedule: str | None = None
+    """The schedule that made it, and for which of its ticks."""
+    tick_at: int | None = None
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -249,6 +269,8 @@ class Pool(Struct, frozen=True, kw_only=True):
     """Slots that could not be made, or could not start, since the last that could."""
     broken_at: int | None = None
     """Since when its breaker is open: now and then one slot is tried, until that serves or an operator resets it."""
+    mode_stop_at: int | None = None
+    """While it drains: from then on what still runs is stopped."""
 
 
 class Host(Struct, frozen=True, kw_only=True):
@@ -280,6 +302,7 @@ class Host(Struct, frozen=True, kw_only=True):
     """What was measured when it came to this level."""
     calm_since: int | None = None
     """Since when every reading was below the limits of its level; null while it is at none."""
+    mode_stop_at: int | None = None
 
 
 class Project(Struct, frozen=True, kw_only=True):
@@ -287,6 +310,42 @@ class Project(Struct, frozen=True, kw_only=True):
     version: int = 1
     running_max: int | None = None
     """Open runs at once, over all hosts."""
+    mode: Mode = Mode.OPEN
+    mode_since: int = 0
+    mode_reason: str | None = None
+    mode_actor: str = "config"
+    mode_stop_at: int | None = None
+
+
+class Schedule(Struct, frozen=True, kw_only=True):
+    """Makes the same order again and again. Its env values are beside it, sealed."""
+
+    name: str
+    version: int = 1
+    project: str
+    pool: str
+    cron: str
+    zone: str = "UTC"
+    missed: Missed = Missed.ONCE
+    memory_mb: int
+    spec: Spec
+    """Of its orders; what was left out is the pool's as of when this was set."""
+    mode: Mode = Mode.OPEN
+    mode_since: int
+    mode_reason: str | None = None
+    mode_actor: str
+    next_at: int | None = None
+    """When its next tick is; null while it is paused."""
+    last_at: int | None = None
+    last_order: str | None = None
+
+
+class Tick(Struct, frozen=True, kw_only=True):
+    """That an order was made for a tick: one row each, so that there is no second one."""
+
+    schedule: str
+    at: int
+    order_id: str
 
 
 class Lease(Struct, frozen=True, kw_only=True):
@@ -306,7 +365,7 @@ class Event(Struct, frozen=True, kw_only=True):
     at: int
     kind: EventKind
     subject: str
-    """Id of the order, name of the slot, pool, host or project."""
+    """Id of the order, name of the slot, pool, host, project or schedule."""
     from_state: str | None
     to_state: str | None
     trigger: Trigger
@@ -367,6 +426,11 @@ class Change(Struct, frozen=True, kw_only=True):
     host: Host | None = None
     project_was: Project | None = None
     project: Project | None = None
+    schedule_was: Schedule | None = None
+    schedule: Schedule | None = None
+    """Saved together with whatever goes with it (see `Store.save`), also when that is nothing. Its `sealed_env`: null
+    leaves what is there, and empty is none."""
+    tick: Tick | None = None
     idempotency: Idempotency | None = None
     note: Mapping[str, Json] = {}
     """More facts for the event that are no column."""
@@ -378,7 +442,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def noun(self) -> str:
-        """Whose row this change is about: order, slot, pool, host or project."""
+        """Whose row this change is about: order, slot, pool, host, project or schedule."""
         return _NOUNS[self.kind]
 
     @property
@@ -401,19 +465,23 @@ class Change(Struct, frozen=True, kw_only=True):
                 return _mode(self.pool_was), _mode(self.pool)
             case "host":
                 return _mode(self.host_was), _mode(self.host)
+            case "project":
+                return _mode(self.project_was), _mode(self.project)
             case _:
-                return None, None
+                return _mode(self.schedule_was), _mode(self.schedule)
 
-    def _place(self) -> "Slot | Pool | Host | Project":
+    def _place(self) -> "Slot | Pool | Host | Project | Schedule":
         match self.noun:
             case "slot":
-                row: Slot | Pool | Host | Project | None = self.slot or self.slot_was
+                row: Slot | Pool | Host | Project | Schedule | None = self.slot or self.slot_was
             case "pool":
                 row = self.pool or self.pool_was
             case "host":
                 row = self.host or self.host_was
-            case _:
+            case "project":
                 row = self.project or self.project_was
+            case _:
+                row = self.schedule or self.schedule_was
         assert row is not None, self.kind
         return row
 
@@ -425,7 +493,7 @@ def _state(row: Order | Slot | None) -> str | None:
     return None if row is None else row.state
 
 
-def _mode(row: Pool | Host | None) -> str | None:
+def _mode(row: Pool | Host | Project | Schedule | None) -> str | None:
     return None if row is None else row.mode
 
 

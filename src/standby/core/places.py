@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Final
+from typing import Final, TypeVar
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -24,6 +24,7 @@ from standby.core.model import (
 )
 
 K = EventKind
+M = TypeVar("M", Pool, Host, Project)
 
 BREAKS_AFTER: Final = 5
 """Failures without a success that open a pool's breaker."""
@@ -132,12 +133,24 @@ def reset_breaker(cause: Cause, pool: Pool) -> Change | None:
     return change(cause, K.POOL_RESET, None, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
 
 
-def set_pool_mode(cause: Cause, pool: Pool, mode: Mode, reason: str | None) -> Change | None:
-    """Open, pause or drain a pool; null when it is that already."""
-    if pool.mode is mode:
+def set_pool_mode(cause: Cause, pool: Pool, mode: Mode, reason: str | None, *, stop: bool = False) -> Change | None:
+    """Open, pause or drain a pool; null when it is that already. With `stop` what runs is stopped."""
+    after = _wanted(cause, pool, mode, reason, stop)
+    return None if after is None else change(cause, K.POOL_MODE, None, pool_was=pool, pool=after)
+
+
+def _wanted(cause: Cause, row: M, mode: Mode, reason: str | None, stop: bool) -> M | None:
+    """The row as an operator wants it, with who, when and why; null when it is that already."""
+    if row.mode is mode and (row.mode_stop_at is not None) is stop:
         return None
-    after = replace(pool, mode=mode, mode_since=cause.at, mode_reason=reason, mode_actor=cause.actor)
-    return change(cause, K.POOL_MODE, None, pool_was=pool, pool=after)
+    return replace(
+        row,
+        mode=mode,
+        mode_since=cause.at,
+        mode_reason=reason,
+        mode_actor=cause.actor,
+        mode_stop_at=cause.at if stop else None,
+    )
 
 
 def block(cause: Cause, pool: Pool, since: int) -> Change:
@@ -169,12 +182,10 @@ def apply_host(cause: Cause, was: Host | None, name: str, said: HostSaid) -> Cha
     return None if after == was else change(cause, K.HOST_APPLIED, None, host_was=was, host=after)
 
 
-def set_host_mode(cause: Cause, host: Host, mode: Mode, reason: str | None) -> Change | None:
-    """Open, pause or drain a host; null when it is that already."""
-    if host.mode is mode:
-        return None
-    after = replace(host, mode=mode, mode_since=cause.at, mode_reason=reason, mode_actor=cause.actor)
-    return change(cause, K.HOST_MODE, None, host_was=host, host=after)
+def set_host_mode(cause: Cause, host: Host, mode: Mode, reason: str | None, *, stop: bool = False) -> Change | None:
+    """Open, pause or drain a host; null when it is that already. With `stop` what runs is stopped."""
+    after = _wanted(cause, host, mode, reason, stop)
+    return None if after is None else change(cause, K.HOST_MODE, None, host_was=host, host=after)
 
 
 def lead_host(cause: Cause, host: Host, identity: str) -> Change:
@@ -228,6 +239,20 @@ def press(cause: Cause, host: Host, after: Host) -> Change | None:
 def fingerprint(settings: PoolSettings) -> str:
     """What tells slots of one template from those of another: what they are made of, and their memory."""
     return sha256(encode((settings.template, settings.memory_mb))).hexdigest()[:16]
+
+
+def set_project_mode(
+    cause: Cause, was: Project | None, name: str, mode: Mode, reason: str | None, *, stop: bool = False
+) -> Change | None:
+    """Open, pause or drain a project, which may have no row yet; null when it is that already. With `stop` what runs is
+    stopped."""
+    after = _wanted(cause, was or Project(name=name), mode, reason, stop)
+    return None if after is None else change(cause, K.PROJECT_MODE, None, project_was=was, project=after)
+
+
+def runs_max(project: Project) -> int | None:
+    """How many open runs it may have now: none while it is paused or drains; null is no limit."""
+    return project.running_max if project.mode is Mode.OPEN else 0
 
 
 def apply_project(cause: Cause, was: Project | None, name: str, running_max: int | None) -> Change | None:

@@ -22,9 +22,11 @@ class Reason(StrEnum):
     """It could have been served, but no start was allowed, or none came through, for too long."""
     ERROR = "error"
     """Its worker said so."""
+    DRAINED = "drained"
+    """Its pool, host or project was drained at once."""
 
 
-RETRIED_BY_DEFAULT: Final = frozenset({Reason.START_FAILED, Reason.LOST})
+RETRIED_BY_DEFAULT: Final = frozenset({Reason.START_FAILED, Reason.LOST, Reason.DRAINED})
 NEVER_RETRIED: Final = frozenset({Reason.CANCELLED, Reason.QUEUE_TIMEOUT, Reason.DEPLOY_TIMEOUT})
 
 

@@ -120,6 +120,8 @@ class GroupCommit:
         entries = [entry(change) for change in changes]
         if together and len({key for one in entries for key in one.writes}) < sum(len(one.writes) for one in entries):
             raise ValueError("changes that are saved together must not touch the same rows")
+        if not together and any(one.of_schedule for one in entries):
+            raise ValueError("a schedule is saved together with what goes with it")
         call = Call(len(entries), asyncio.get_running_loop().create_future(), together=together)
         self._waiting.extend((one, call, place) for place, one in enumerate(entries))
         if self._inline:

@@ -23,8 +23,10 @@ from standby.core.model import (
     Pool,
     Project,
     Run,
+    Schedule,
     Slot,
     Spec,
+    Tick,
 )
 from standby.core.sighting import ImageState
 from standby.core.work import Report
@@ -182,7 +184,7 @@ class Store(Protocol):
     async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
         """Save each change or say why not, one verdict each, in order. Raises StoreDown when the outcome is unknown
         even after looking for the changes' events; a change is then wholly there or not at all. With `together` all
-        are saved or none is; they must not touch the same rows."""
+        are saved or none is; they must not touch the same rows. Changes of schedules are always saved so."""
 
     # orders
     async def order(self, order_id: str) -> Work | None: ...
@@ -198,8 +200,8 @@ class Store(Protocol):
         """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id); or of
         the lanes in `after` only, each from the (rank, id) given there on. A spec that cannot be read is left out."""
 
-    async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
-        """Pending orders with queue_due <= limit_at, oldest first."""
+    async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
+        """Pending orders with queue_due <= limit_at, oldest first; none of the projects that are spared."""
 
     async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
         """Pending or waiting_retry orders whose due_at has come."""
@@ -244,6 +246,21 @@ class Store(Protocol):
     async def hosts(self) -> Sequence[Host]: ...
     async def host(self, name: str) -> Host | None: ...
     async def projects(self) -> Sequence[Project]: ...
+
+    # schedules
+    async def schedules(self) -> Sequence[Schedule]: ...
+    async def schedule(self, name: str) -> Schedule | None: ...
+    async def due_schedules(self, now: int, most: int) -> Sequence[Schedule]:
+        """Those whose next tick has come, the longest overdue first."""
+
+    async def next_tick(self) -> int | None:
+        """When the next tick of any schedule is."""
+
+    async def ticks(self, name: str, most: int) -> Sequence[Tick]:
+        """The last ticks of a schedule for which orders were made, newest first."""
+
+    async def schedule_env(self, name: str) -> bytes | None:
+        """The env values of a schedule's orders, sealed."""
 
     # history
     async def events(self, after: int, most: int, subject: str | None = None) -> Sequence[Event]:

@@ -6,14 +6,14 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Slot, Trigger
+from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Schedule, Slot, Trigger
 from standby.store.contract import Work
 from standby.store.hot import ESCAPED, MOVES, Hot, hot_move, is_submit
 from standby.store.rows import told
 
-Place = Slot | Pool | Host | Project
+Place = Slot | Pool | Host | Project | Schedule
 Places = tuple[tuple[str, Place | None, Place | None], ...]
-W = TypeVar("W", Order, Slot, Pool, Host, Project)
+W = TypeVar("W", Order, Slot, Pool, Host, Project, Schedule)
 
 _ASKED: Final = (Trigger.REQUEST, Trigger.CONFIG)
 
@@ -46,6 +46,7 @@ class Entry(Struct, frozen=True):
     """The key of the slot that it takes, where an end of the same batch may let it go."""
     lets_go: str | None = None
     """The key of the slot that it lets go for a claim of the same batch."""
+    schedule: Schedule | None = None
 
     @property
     def event(self) -> tuple[str | int | None, ...]:
@@ -56,6 +57,11 @@ class Entry(Struct, frozen=True):
             was, now = change.order_was, self.order
             return change.id, change.at, change.kind, now.id, was.state, now.state, who, how, self.data
         return change.id, change.at, change.kind, change.subject, *change.states, who, how, self.data
+
+    @property
+    def of_schedule(self) -> bool:
+        """Whether it writes a schedule."""
+        return self.schedule is not None or self.change.schedule_was is not None
 
     @property
     def added(self) -> Work | None:
@@ -151,6 +157,7 @@ def _general(change: Change) -> Entry:
         opens=_opens(change),
         asked_in=_pool_of(change) if change.trigger in _ASKED else None,
         hot=Hot.SUBMIT if change.order_was is None and is_submit(change, data) else None,
+        schedule=_next(change.schedule_was, change.schedule),
     )
 
 
@@ -163,7 +170,7 @@ def _refuse_nonsense(change: Change) -> None:
             raise ValueError(f"change {change.id}: a spec or a project limit needs an order")
     elif was is not None and (was.id != now.id or was.project != now.project or was.pool != now.pool):
         raise ValueError(f"change {change.id}: an order keeps its id, project and pool")
-    if change.sealed_env is not None and change.spec is None:
+    if change.sealed_env is not None and change.spec is None and change.schedule is None:
         raise ValueError(f"change {change.id}: an environment comes with its spec")
     if guards.host_version is not None and guards.lease is None:
         raise ValueError(f"change {change.id}: host_version needs a lease that names the host")
@@ -175,6 +182,7 @@ def _places(change: Change) -> Places:
         ("pool", change.pool_was, change.pool),
         ("host", change.host_was, change.host),
         ("project", change.project_was, change.project),
+        ("schedule", change.schedule_was, change.schedule),
     )
 
 

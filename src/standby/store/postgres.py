@@ -24,6 +24,7 @@ from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, 
 from standby.store.postgres_hot import SAVE_HOT, hot_parameters
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
+from standby.store.schedules import PUT_SCHEDULE, put_parameters
 from standby.store.sweep import Step, Sweeps
 
 LOCK_WAIT_S: Final = 30.0
@@ -187,11 +188,19 @@ class PostgresStore(Sweeps):
 
     async def _save_others(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         hint = hint_text(batch) if self.hints.on else None
-        answers = await self._call(SAVE, [*parameters(batch), hint], together=together)
+        schedules = [(n, put_parameters(one)) for n, one in enumerate(batch) if one.of_schedule]
+        answers = await self._call(SAVE, [*parameters(batch), hint], schedules, together=together)
         self._last_seq = max(self._last_seq, *answers[1])
         return verdicts(*answers)
 
-    async def _call(self, sql: str, values: Sequence[Any], *, together: bool = False) -> Sequence[Any]:
+    async def _call(
+        self,
+        sql: str,
+        values: Sequence[Any],
+        schedules: Sequence[tuple[int, tuple[Any, ...]]] = (),
+        *,
+        together: bool = False,
+    ) -> Sequence[Any]:
         give_up = time.monotonic() + LOCK_WAIT_S
         while True:
             writer = await self._session()
@@ -203,6 +212,10 @@ class PostgresStore(Sweeps):
                     found = await writer.fetchrow(sql, *values)
                     if any(found[0]):
                         raise _HeldBack(found)
+                    for place, schedule in schedules:
+                        if not await writer.fetchval(PUT_SCHEDULE, *schedule):
+                            stale = [int(n == place) for n in range(len(found[0]))]
+                            raise _HeldBack((stale, found[1], found[2]))
                 return found
             except session.lock_not_available() as error:
                 if time.monotonic() > give_up:

@@ -134,9 +134,11 @@ where o.id in (
 order by o.rank, o.id
 """
 
-# expired: ready orders that waited longer than they were willing to, oldest first
+# expired: ready orders that waited longer than they were willing to, oldest first. $4 lists projects that are left out:
+# ",a,b,"
 EXPIRED: Final = """
 select * from orders where pool = $1 and rank is not null and queue_due is not null and queue_due <= $2
+    and (cast($4 as text) is null or $4 not like '%,' || project || ',%')
 order by queue_due, id limit $3
 """
 

@@ -17,6 +17,7 @@ from standby.store.contract import History, Key, Length, Listed, LogChunk, LogTa
 from standby.store.hints import Hear, Hints
 from standby.store.migrate import APPLIED, Applied, Kind, compare, known
 from standby.store.rows import Row
+from standby.store.schedules import ScheduleReads
 
 COUNT_MOST: Final = 10_001
 """A place in a queue is counted no further than this."""
@@ -47,7 +48,7 @@ class Dialect(Struct, frozen=True):
     reports: str
 
 
-class Reads:
+class Reads(ScheduleReads):
     """Everything a store answers without writing."""
 
     incarnation: str
@@ -142,9 +143,10 @@ class Reads:
         specs = ((rows.spec(row[0]), row) for row in found)
         return [Work(rows.order(row[1:]), spec) for spec, row in specs if spec is not None]
 
-    async def expired(self, pool: str, limit_at: int, most: int) -> Sequence[Order]:
-        """Pending orders with queue_due <= limit_at, oldest first."""
-        return [rows.order(row) for row in await self.fetch(queries.EXPIRED, pool, limit_at, most)]
+    async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
+        """Pending orders with queue_due <= limit_at, oldest first; none of the projects that are spared."""
+        names = f",{','.join(spared)}," if spared else None
+        return [rows.order(row) for row in await self.fetch(queries.EXPIRED, pool, limit_at, most, names)]
 
     async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
         """Pending or waiting_retry orders whose due_at has come."""

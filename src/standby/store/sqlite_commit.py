@@ -11,6 +11,7 @@ from standby.store.commit import Unsure, Violated, held_back
 from standby.store.contract import Answer, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hot import MOVES, Hot
+from standby.store.schedules import put_schedule
 
 INSERT_ORDER: Final = """
 insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
@@ -63,16 +64,19 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_POOL: Final = """
 insert or replace into pools (name, version, host, settings, mode, mode_since, mode_reason, mode_actor, blocked_ms,
-    blocked_since, overrides, failures, broken_at)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    blocked_since, overrides, failures, broken_at, mode_stop_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_HOST: Final = """
 insert or replace into hosts (name, version, driver, memory_mb, identity, mode, mode_since, mode_reason, mode_actor,
     unreachable_since, error, dead_at, starts_max, start_gap_ms, cpus, limits, pressure, pressure_since, pressure_cause,
-    calm_since)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    calm_since, mode_stop_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-PUT_PROJECT: Final = "insert or replace into projects (name, version, running_max) values (?, ?, ?)"
+PUT_PROJECT: Final = """
+insert or replace into projects (name, version, running_max, mode, mode_since, mode_reason, mode_actor, mode_stop_at)
+values (?, ?, ?, ?, ?, ?, ?, ?)
+"""
 INSERT_REPLAY: Final = """
 insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)
 """
@@ -86,6 +90,7 @@ select version from slots where name = ?1 and state = 'idle' and not exists (sel
 """
 POOL_VERSION: Final = "select version from pools where name = ?"
 HOST_VERSION: Final = "select version from hosts where name = ?"
+SCHEDULE_VERSION: Final = "select version from schedules where name = ?"
 PROJECT_VERSION: Final = "select version from projects where name = ?"
 
 Value = None | int | float | bytes | str
@@ -289,6 +294,7 @@ class Batch:
             (POOL_VERSION, change.pool_was, change.pool),
             (HOST_VERSION, change.host_was, change.host),
             (PROJECT_VERSION, change.project_was, change.project),
+            (SCHEDULE_VERSION, change.schedule_was, change.schedule),
         ):
             row = was or now
             if row is not None and self._get(text, row.name) != (None if was is None else was.version):
@@ -368,3 +374,5 @@ class Batch:
             self._cursor.execute(PUT_PROJECT, astuple(one.project))
         elif change.project_was is not None:
             self._cursor.execute("delete from projects where name = ?", (change.project_was.name,))
+        if one.of_schedule:
+            put_schedule(self._cursor, one)
