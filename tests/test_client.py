@@ -17,7 +17,7 @@ import httpx2
 import pytest
 
 from standby import AsyncClient, Client, ServerRefused, ServerUnreachable
-from standby.client import flows, plans
+from standby.client import flows, plans, schedules
 from standby.client.answers import Bulk, LogEnd, Order
 from tests.played import LOST, URL, Played, Streamed, no, ok, order_view
 
@@ -44,8 +44,9 @@ def test_both_clients_have_the_same_methods_with_the_same_words() -> None:
 
     assert methods(Client) == methods(AsyncClient)
     assert all(methods(Client).values())
-    planned = {name for part in (plans, flows) for name, value in vars(part).items() if _is_plan(part, value)}
-    assert planned - {"given"} <= set(methods(Client))
+    parts = (plans, flows, schedules)
+    planned = {name for part in parts for name, value in vars(part).items() if _is_plan(part, value)}
+    assert planned - {"given", "sent", "why_body"} <= set(methods(Client))
 
 
 def _is_plan(part: Any, value: Any) -> bool:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from standby import AsyncClient, ServerRefused
-from standby.client import answers
+from standby.client import answers, schedules
 from standby.client.plans import NewOrder
 from standby.core.model import OrderState
 from tests.api.house import TOKEN, House, house
@@ -48,6 +48,8 @@ ANSWERS: dict[str, Any] = {
     "/work-orders/{order}": answers.Order,
     "/pools/default": answers.Pool,
     "/hosts/local": answers.Host,
+    "/schedules/nightly": schedules.Schedule,
+    "/projects/default": schedules.Project,
     "/work-orders/{order}/why": answers.Why,
     "/work-orders/{order}/runs": tuple[answers.Run, ...],
     "/work-orders/{order}/events": tuple[answers.Event, ...],
@@ -63,6 +65,8 @@ ANSWERS: dict[str, Any] = {
 async def test_no_field_of_an_answer_is_lost(home: House, path: str) -> None:
     order = await home.submit()
     await home.walk(order["id"], OrderState.RUNNING)
+    await home.post("/schedules", {"name": "nightly", "cron": "@daily", "order": {"command": ["true"]}})
+    await home.post("/schedules/nightly/run")
     view = (await home.get(path.format(order=order["id"]))).json()
     kind: Any = ANSWERS[path]
     if get_args(kind):
@@ -91,6 +95,33 @@ async def test_places_are_read_and_their_mode_is_set(home: House, client: AsyncC
     assert (await client.set_host_mode("local", "drain")).mode == "draining"
     assert [host.name for host in await client.hosts()] == ["local"]
     assert await client.slots(host="local") == ()
+
+
+async def test_a_schedule_is_added_changed_paused_run_and_removed(home: House, client: AsyncClient) -> None:
+    made = await client.add_schedule("nightly", "@daily", {"command": ["true"], "run_timeout_s": None}, missed="all")
+    assert (made.missed, made.next_at, made.order["command"]) == ("all", made.next_ticks[0], ["true"])
+    assert (await client.change_schedule("nightly", cron="@hourly", zone="Europe/Berlin")).zone == "Europe/Berlin"
+    assert (await client.change_schedule("nightly", order={"script": "date"})).order["script"] == "date"
+    assert (await client.set_schedule_mode("nightly", "pause", "night")).mode_reason == "night"
+    order = await client.run_schedule("nightly")
+    assert (order.schedule, [tick.order for tick in (await client.schedule("nightly")).ticks]) == (
+        "nightly",
+        [order.id],
+    )
+    assert [each.name for each in await client.schedules()] == ["nightly"]
+    await client.remove_schedule("nightly")
+    assert await client.schedules() == ()
+
+
+async def test_a_project_is_drained_at_once_and_resumed(home: House, client: AsyncClient) -> None:
+    await client.submit(command=["true"], project="reports")
+    drained = await client.set_project_mode("reports", "drain", "audit", now=True)
+    assert (drained.mode, drained.mode_reason, drained.mode_stop_at is not None) == ("draining", "audit", True)
+    assert [each.name for each in await client.projects()] == ["reports"]
+    await client.set_project_mode("reports", "resume")
+    assert (await client.project("reports")).mode == "open"
+    assert (await client.set_pool_mode("default", "drain", now=True)).mode_stop_at is not None
+    assert (await client.set_host_mode("local", "drain", now=True)).mode_stop_at is not None
 
 
 async def test_what_is_refused_has_its_name(client: AsyncClient) -> None:

@@ -54,6 +54,8 @@ class Metrics:
         self.submitted = Counter("standby_orders_submitted", "Orders taken in.", ["pool"], registry=to)
         self.ended = Counter("standby_orders_ended", "Orders that ended.", ["pool", "outcome"], registry=to)
         self.retried = Counter("standby_runs_retried", "Runs that are followed by another one.", ["pool"], registry=to)
+        self.ticks = Counter("standby_ticks_made", "Ticks of schedules that made an order.", ["pool"], registry=to)
+        self.missed = Counter("standby_ticks_missed", "Ticks that were given up.", ["pool"], registry=to)
         self.queue_wait = Histogram(
             "standby_queue_wait_seconds", "From ready to claimed.", ["pool"], buckets=_WAIT_BUCKETS, registry=to
         )
@@ -176,6 +178,7 @@ class Metrics:
 
     async def _count(self, world: World, event: Event) -> None:
         if not event.kind.startswith("order."):
+            self._count_ticks(event)
             return
         seen = await self._remember(world.store, event)
         if seen is None:
@@ -202,6 +205,13 @@ class Metrics:
         if error is not None:
             self.estimate_error.labels(pool).observe(abs(error.off_ms) / 1000)
             self.estimate_held.labels(pool, "yes" if error.held else "no").inc()
+
+    def _count_ticks(self, event: Event) -> None:
+        if event.kind not in (EventKind.SCHEDULE_TICKED, EventKind.SCHEDULE_MISSED):
+            return
+        note = event.data["note"]
+        self.ticks.labels(note["pool"]).inc(event.kind is EventKind.SCHEDULE_TICKED)
+        self.missed.labels(note["pool"]).inc(note.get("missed", 0))
 
     def _settle(self, event: Event, seen: _Seen) -> None:
         if event.kind in _ENDS:

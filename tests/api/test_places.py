@@ -33,6 +33,54 @@ async def test_a_place_that_is_not_there_is_not_found(home: House, path: str) ->
     assert answer.headers["content-type"] == "application/problem+json"
 
 
+MODES = {"pool": "pools/default", "host": "hosts/local", "project": "projects/default"}
+
+
+@pytest.mark.parametrize("noun", MODES)
+async def test_the_gate_shown_is_the_true_one_and_changes_when_it_opens(home: House, noun: str) -> None:
+    await home.lead()
+    order = (await home.submit())["id"]
+    await home.post(f"/{MODES[noun]}/pause", {"reason": "upgrade"})
+    home.clock.at += 5_000
+    await home.lead()
+    why = (await home.get(f"/work-orders/{order}/why")).json()
+    name = MODES[noun].partition("/")[2]
+    text = f"{noun} {name} is paused by tester for 5 s (upgrade): resume it to go on"
+    assert (why["gate"]["name"], why["gate"]["text"]) == (f"{noun}_mode", text)
+    assert "when somebody resumes" in why["next"]
+    await home.post(f"/{MODES[noun]}/drain", {"reason": "moving", "now": True})
+    assert "is draining by tester for 0 s (moving)" in (await home.show(order))["gate"]["text"]
+    await home.post(f"/{MODES[noun]}/resume")
+    assert not (await home.show(order))["gate"]["name"].endswith("_mode")
+
+
+@pytest.mark.parametrize("path", MODES.values())
+async def test_draining_at_once_says_from_when_on_what_runs_is_stopped(home: House, path: str) -> None:
+    await home.submit()
+    slowly = (await home.post(f"/{path}/drain")).json()
+    assert (slowly["mode"], slowly["mode_stop_at"]) == ("draining", None)
+    at_once = (await home.post(f"/{path}/drain", {"now": True, "reason": "fire"})).json()
+    assert (at_once["mode_stop_at"], at_once["mode_reason"]) == (time(home.clock.at), "fire")
+    assert (await home.post(f"/{path}/pause", {"now": True})).status_code == 422
+    assert (await home.post(f"/{path}/resume")).json()["mode_stop_at"] is None
+
+
+async def test_projects_are_shown_with_who_closed_them_and_their_open_runs(home: House) -> None:
+    assert (await home.get("/projects")).json() == {"projects": []}
+    order = (await home.submit(project="reports"))["id"]
+    assert (await home.get("/projects/reports")).json()["mode"] == "open"
+    await home.walk(order, OrderState.RUNNING)
+    paused = (await home.post("/projects/reports/pause", {"reason": "audit"})).json()
+    assert (paused["mode_reason"], paused["mode_actor"], paused["open"]) == ("audit", "tester", 1)
+    assert (await home.get("/projects")).json() == {"projects": [paused]}
+
+
+async def test_a_project_that_nobody_used_is_not_found(home: House) -> None:
+    for method, path in (("GET", ""), ("POST", "/pause")):
+        answer = await home.http.request(method, f"/api/v1/projects/nope{path}")
+        assert (answer.status_code, answer.json()["code"]) == (404, "no_such_project")
+
+
 async def test_an_order_in_a_paused_pool_says_who_paused_it(home: House) -> None:
     await home.lead()
     await home.post("/pools/default/pause", {"reason": "upgrade"})

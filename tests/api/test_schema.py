@@ -49,6 +49,9 @@ async def test_answers_have_the_shape_that_is_described(home: House) -> None:
     await home.log(running, "hello")
     await home.store.put_reading("local", 1, '{"pressure":{}}')
     await home.http.patch("/api/v1/pools/default", json={"set": {"slots_max": 3}})
+    nightly = {"name": "default", "cron": "@daily", "order": {"command": ["true"]}}
+    assert (await home.post("/schedules", nightly)).status_code == 201
+    await home.post("/schedules/default/run")
     found = await described(home)
     asked = 0
     for path, operations in found["paths"].items():

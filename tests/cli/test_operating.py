@@ -164,3 +164,43 @@ def test_a_server_in_order_is_said_to_be(at_home: Standby) -> None:
     view = json.loads(at_home("doctor", "--json").out)
     assert view["ok"] is True
     assert len(view["server"]) > 3
+
+
+def test_a_schedule_is_added_shown_paused_run_and_removed(at_home: Standby, home: House) -> None:
+    made = at_home("schedules", "add", "hello", "--cron", "30 2 * * mon-fri", "--zone", "Europe/Berlin", "--", "true")
+    assert (made.code, made.out, "schedule hello ticks at 20" in made.err) == (0, "", True)
+    assert "hello" in at_home("schedules").out and "30 2 * * mon-fri" in at_home("schedules", "list").out
+    order_id = at_home("schedules", "run", "hello").out.strip()
+    assert home.ended(order_id)["schedule"] == "hello"
+    shown = at_home("schedules", "show", "hello").out
+    assert order_id in shown and "Europe/Berlin" in shown
+    assert "schedule hello is paused" in at_home("schedules", "pause", "hello", "--reason", "night").err
+    assert json.loads(at_home("schedules", "show", "hello", "--json").out)["mode_reason"] == "night"
+    assert at_home("schedules", "resume", "hello").code == 0
+    assert at_home("schedules", "remove", "hello").code == 0
+    assert at_home("schedules", "show", "hello").code == 4
+
+
+def test_a_schedule_that_cannot_be_meant_is_refused_with_what_to_do(at_home: Standby) -> None:
+    wrong = at_home("schedules", "add", "wrong", "--cron", "61 * * * *", "--", "true")
+    assert (wrong.code, "minute: '61' is not a value; use 0 to 59" in wrong.err) == (4, True)
+    assert at_home("schedules", "add", "wrong", "--cron", "@daily").code == 2
+
+
+def test_an_order_waits_for_a_length_of_time(at_home: Standby) -> None:
+    order_id = at_home("submit", "--in", "10m", "--", "true").out.strip()
+    assert "not_before" in at_home("orders", "why", order_id).out
+    assert at_home("orders", "cancel", order_id).code == 0
+
+
+def test_a_project_is_paused_drained_and_resumed(at_home: Standby) -> None:
+    order_id = at_home("submit", *LATER, "--project", "reports", "--", "true").out.strip()
+    assert "project reports is paused" in at_home("projects", "pause", "reports", "--reason", "audit").err
+    listed = at_home("projects").out
+    assert "reports" in listed and "audit" in listed
+    assert at_home("projects", "drain", "reports", "--now").code == 0
+    found = json.loads(at_home("projects", "list", "--json").out)["projects"]
+    assert [(each["name"], each["mode_stop_at"] is not None) for each in found] == [("reports", True)]
+    assert "project reports is open" in at_home("projects", "resume", "reports").err
+    assert at_home("projects", "pause", "nobody").code == 4
+    assert at_home("orders", "cancel", order_id).code == 0

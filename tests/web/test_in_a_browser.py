@@ -70,3 +70,15 @@ def test_an_order_that_waits_says_why(page: Page, home: House) -> None:
 def test_the_api_is_described_on_a_page_of_its_own(page: Page, home: House) -> None:
     enter(page, home, "/docs")
     page.until("document.body.innerText.includes('/api/v1/work-orders')", "the routes are listed")
+
+
+def test_a_schedule_is_listed_and_run_now(page: Page, home: House) -> None:
+    body = {"name": "hello", "cron": "0 0 1 1 *", "order": {"script": "echo hello from a schedule"}}
+    assert home.call("POST", "/schedules", body).status_code == 201
+    enter(page, home)
+    page.until("document.querySelector('#schedules').innerText.includes('hello')", "it is listed")
+    page.press("#schedules button[aria-label='run now schedule hello']")
+    page.until(f"{ROWS}.some(row => row.includes('completed'))", "its order is completed")
+    page.until("document.querySelector('#schedule-rows a[href*=order]')", "its last tick leads to the order")
+    page.press("#schedules button[aria-label='pause schedule hello']")
+    page.until("document.querySelector('#schedules').innerText.includes('paused by admin')", "it says who paused it")

@@ -10,7 +10,22 @@ from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from standby import __version__
-from standby.api import doctor, feed, keys, logs, many, orders, places, problems, settings, submit, system, worker
+from standby.api import (
+    doctor,
+    feed,
+    keys,
+    logs,
+    many,
+    orders,
+    places,
+    problems,
+    projects,
+    schedules,
+    settings,
+    submit,
+    system,
+    worker,
+)
 from standby.api.auth import WORKER_PREFIX, KeyGate, Keyring
 from standby.api.schema import Api
 from standby.metrics import Metrics
@@ -48,7 +63,7 @@ def create_app(world: World) -> FastAPI:
     app.state.metrics = Metrics()
     app.state.keyring = Keyring(world)
     app.state.desk = worker.Desk()
-    for part in (submit, many, orders, logs, places, feed, keys, settings, doctor, worker):
+    for part in (submit, many, orders, logs, schedules, places, projects, feed, keys, settings, doctor, worker):
         app.include_router(part.router, prefix=PREFIX)
     app.include_router(system.router)
     app.include_router(pages.router)

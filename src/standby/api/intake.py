@@ -15,7 +15,7 @@ from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle
 from standby.core.draft import draft
 from standby.core.estimate import Wait
-from standby.core.model import Change, Idempotency, Order, OrderState, Pool, Retry, Spec, Trigger
+from standby.core.model import Change, Idempotency, Order, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
 from standby.world import World

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -13,7 +13,7 @@ from msgspec.structs import asdict
 from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_any
 from standby.api.orders import find
 from standby.api.problems import Problem, invalid
-from standby.api.views import LineView, LogView, answer, time
+from standby.api.views import Time, answer, time
 from standby.core.lifecycle import SILENT
 from standby.core.model import ENDED, OPEN, Order, OrderState
 from standby.store.contract import StoreDown
@@ -30,6 +30,27 @@ EVENTS_MOST: Final = 10_000
 """More than any order has."""
 
 router = APIRouter(tags=["work orders"])
+
+
+class LineView(msgspec.Struct, frozen=True):
+    """One line of output."""
+
+    line: int
+    at: Time
+    stream: str
+    text: str
+
+
+class LogView(msgspec.Struct, frozen=True):
+    """Some lines; `next` is where to go on, `dropped` how many lines before the first one are no longer kept."""
+
+    order: str
+    run: int | None
+    from_line: int = msgspec.field(name="from")
+    next: int
+    dropped: int
+    closed: bool
+    lines: Sequence[LineView]
 
 
 class _Place(msgspec.Struct, frozen=True):

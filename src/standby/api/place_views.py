@@ -38,6 +38,8 @@ class ModeView(Struct, frozen=True):
     mode_since: Time
     mode_reason: str | None
     mode_actor: str
+    mode_stop_at: Time | None
+    """Drained at once: from then on what still runs is stopped."""
 
 
 class SettingsView(Struct, frozen=True):
@@ -276,6 +278,7 @@ def pool_view(
         mode_since=time(pool.mode_since),
         mode_reason=pool.mode_reason,
         mode_actor=pool.mode_actor,
+        mode_stop_at=shown_time(pool.mode_stop_at),
         pending=counts.get(OrderState.PENDING, 0),
         open=sum(count for state, count in counts.items() if state in OPEN),
         orders=counts,
@@ -327,6 +330,7 @@ def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int, me
         mode_since=time(host.mode_since),
         mode_reason=host.mode_reason,
         mode_actor=host.mode_actor,
+        mode_stop_at=shown_time(host.mode_stop_at),
         lease=None if lease is None else lease_view(lease, now),
         memory_used_mb=memory_used_mb,
         memory_mb=host.memory_mb,

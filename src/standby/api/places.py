@@ -25,14 +25,13 @@ from standby.api.place_views import (
 )
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged
-from standby.api.wire import DeadBody, PatchPoolBody, ReasonBody, parse
+from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places, pressure
 from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
 from standby.starts import in_flight, read_floor, read_waiters
 from standby.world import World
 
 TRIES: Final = 20
-MODES: Final = {"pause": Mode.PAUSED, "resume": Mode.OPEN, "drain": Mode.DRAINING}
 
 router = APIRouter(tags=["places"])
 
@@ -63,7 +62,8 @@ async def resume_pool(request: Request, world: WorldNeed, actor: ActorNeed, name
 
 @router.post("/pools/{name}/drain")
 async def drain_pool(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
-    """No more starts, and slots are taken away as they come free."""
+    """No more starts, and slots are taken away as they come free; with `now` what runs is stopped, and runs again once
+    it is resumed if its policy allows."""
     return await _set_pool(request, world, actor, name, Mode.DRAINING)
 
 
@@ -89,7 +89,7 @@ async def override_pool(request: Request, world: WorldNeed, actor: ActorNeed, na
         if change is None or (await world.store.save([change]))[0].saved:
             world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
-    raise _busy("pool", name)
+    raise busy("pool", name)
 
 
 def _configured(world: World, pool: Pool) -> PoolSettings:
@@ -122,7 +122,7 @@ async def reset_breaker(request: Request, world: WorldNeed, actor: ActorNeed, na
         if change is None or (await world.store.save([change]))[0].saved:
             world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
-    raise _busy("pool", name)
+    raise busy("pool", name)
 
 
 @router.get("/slots", dependencies=KNOWN_PARAMETERS)
@@ -176,7 +176,8 @@ async def resume_host(request: Request, world: WorldNeed, actor: ActorNeed, name
 
 @router.post("/hosts/{name}/drain")
 async def drain_host(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
-    """No more starts, and slots are taken away as they come free."""
+    """No more starts, and slots are taken away as they come free; with `now` what runs is stopped, and runs again once
+    it is resumed if its policy allows."""
     return await _set_host(request, world, actor, name, Mode.DRAINING)
 
 
@@ -193,7 +194,7 @@ async def declare_dead(request: Request, world: WorldNeed, actor: ActorNeed, nam
         (verdict,) = await world.store.save([change])
         if verdict.saved:
             return answer(await _full_host_view(world, await _host(world, name)))
-    raise _busy("host", name)
+    raise busy("host", name)
 
 
 async def _check_lost(world: World, host: Host) -> None:
@@ -209,27 +210,34 @@ async def _check_lost(world: World, host: Host) -> None:
 
 
 async def _set_pool(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
-    body, _ = await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
+    reason, stop = await parse_mode(request, world, mode)
     for _ in range(TRIES):
         pool = await _pool(world, name)
-        change = places.set_pool_mode(world.cause(Trigger.REQUEST, actor), pool, mode, body.reason)
+        change = places.set_pool_mode(world.cause(Trigger.REQUEST, actor), pool, mode, reason, stop=stop)
         if change is None or (await world.store.save([change]))[0].saved:
             world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
-    raise _busy("pool", name)
+    raise busy("pool", name)
 
 
 async def _set_host(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
-    body, _ = await parse(request, ReasonBody, world.config.request_max_kb, empty=b"{}")
+    reason, stop = await parse_mode(request, world, mode)
     for _ in range(TRIES):
         host = await _host(world, name)
-        change = places.set_host_mode(world.cause(Trigger.REQUEST, actor), host, mode, body.reason)
+        change = places.set_host_mode(world.cause(Trigger.REQUEST, actor), host, mode, reason, stop=stop)
         if change is None or (await world.store.save([change]))[0].saved:
             return answer(await _full_host_view(world, await _host(world, name)))
-    raise _busy("host", name)
+    raise busy("host", name)
 
 
-def _busy(noun: str, name: str) -> Problem:
+async def parse_mode(request: Request, world: World, mode: Mode) -> tuple[str | None, bool]:
+    """Why somebody sets a mode, and whether what runs is to be stopped."""
+    kind = DrainBody if mode is Mode.DRAINING else ReasonBody
+    body, _ = await parse(request, kind, world.config.request_max_kb, empty=b"{}")
+    return body.reason, isinstance(body, DrainBody) and body.now
+
+
+def busy(noun: str, name: str) -> Problem:
     return Problem(409, "conflict", f"{noun} {name} keeps changing", "send it again")
 
 

@@ -10,7 +10,21 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from msgspec import Struct
 
-from standby.api import doctor, keys, many, run_views, settings, submit, system, views, wire, worker
+from standby.api import (
+    doctor,
+    keys,
+    logs,
+    many,
+    projects,
+    run_views,
+    schedules,
+    settings,
+    submit,
+    system,
+    views,
+    wire,
+    worker,
+)
 from standby.api import place_views as places
 from standby.api.problems import ProblemView
 
@@ -53,7 +67,7 @@ def _acts(
     return Says(view=view, body=body, body_needed=needed, problems=(*BODY, *problems), status=status)
 
 
-_MODE: Final = {"pool": places.PoolView, "host": places.FullHostView}
+_MODE: Final = {"pool": places.PoolView, "host": places.FullHostView, "project": projects.ProjectView}
 SAYS: Final[Mapping[str, Says]] = {
     "submit": Says(
         view=views.OrderView,
@@ -80,7 +94,7 @@ SAYS: Final[Mapping[str, Says]] = {
     "list_order_events": Says(view=views.EventsView, problems=(404, 410)),
     "cancel_order": _acts(views.OrderView, wire.ReasonBody, 404, 409),
     "read_logs": Says(
-        view=views.LogView,
+        view=logs.LogView,
         problems=(404,),
         kinds=("application/json", "application/x-ndjson", "text/event-stream"),
     ),
@@ -94,10 +108,20 @@ SAYS: Final[Mapping[str, Says]] = {
     "list_starts": Says(view=places.StartsView, problems=(404,)),
     "declare_dead": _acts(places.FullHostView, wire.DeadBody, 404, 409, needed=True),
     **{
-        f"{verb}_{noun}": _acts(view, wire.ReasonBody, 404, 409)
+        f"{verb}_{noun}": _acts(view, body, 404, 409)
         for noun, view in _MODE.items()
-        for verb in ("pause", "resume", "drain")
+        for verb, body in (("pause", wire.ReasonBody), ("resume", wire.ReasonBody), ("drain", wire.DrainBody))
     },
+    "list_projects": _tagged(projects.ProjectsView),
+    "show_project": _tagged(projects.ProjectView, 404),
+    "list_schedules": _tagged(schedules.SchedulesView),
+    "add_schedule": _acts(schedules.ScheduleView, wire.ScheduleBody, 409, status=(201,), needed=True),
+    "show_schedule": _tagged(schedules.FullScheduleView, 404),
+    "change_schedule": _acts(schedules.ScheduleView, wire.PatchScheduleBody, 404, 409, needed=True),
+    "remove_schedule": Says(view=schedules.ScheduleView, problems=(404, 409)),
+    "pause_schedule": _acts(schedules.ScheduleView, wire.ReasonBody, 404, 409),
+    "resume_schedule": _acts(schedules.ScheduleView, wire.ReasonBody, 404, 409),
+    "run_schedule": Says(view=views.OrderView, status=(200, 201), problems=(404, 409)),
     "boot_worker": _acts(worker.BootView, wire.BootBody, 409, needed=True),
     "fetch_assignment": Says(view=worker.AssignmentView, status=(200, 204), problems=(409,)),
     "beat": _acts(worker.BeatView, wire.BeatBody),

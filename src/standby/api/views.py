@@ -139,6 +139,9 @@ class OrderView(Struct, frozen=True):
     dedupe_key: str | None
     rerun_of: str | None
     submitted_by: str
+    schedule: str | None
+    """The schedule that made it, and for which tick."""
+    tick_at: Time | None
     worker: WorkerView | None
     """Null when its run says nothing of itself, and in listings."""
     deduplicated: bool | UnsetType = UNSET
@@ -186,27 +189,6 @@ class EventsView(Struct, frozen=True):
 
     events: Sequence[EventView]
     next: str | None
-
-
-class LineView(Struct, frozen=True):
-    """One line of output."""
-
-    line: int
-    at: Time
-    stream: str
-    text: str
-
-
-class LogView(Struct, frozen=True):
-    """Some lines; `next` is where to go on, `dropped` how many lines before the first one are no longer kept."""
-
-    order: str
-    run: int | None
-    from_line: int = field(name="from")
-    next: int
-    dropped: int
-    closed: bool
-    lines: Sequence[LineView]
 
 
 def answer(view: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
@@ -293,6 +275,8 @@ def order_view(
         dedupe_key=spec.dedupe_key,
         rerun_of=spec.rerun_of,
         submitted_by=spec.submitted_by,
+        schedule=spec.schedule,
+        tick_at=shown_time(spec.tick_at),
         worker=None if report is None else worker_view(report),
     )
 

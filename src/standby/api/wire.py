@@ -18,7 +18,7 @@ from pydantic import (
 from starlette.requests import ClientDisconnect
 
 from standby.api.problems import Problem, cut, from_validation, invalid
-from standby.core.model import NEVER_RETRIED, Json, OrderState, Reason
+from standby.core.model import NEVER_RETRIED, Json, Missed, OrderState, Reason
 from standby.core.places import OVERRIDABLE
 
 TEN_YEARS_S: Final = 10 * 366 * 86_400
@@ -149,6 +149,33 @@ class ReasonBody(Body):
     reason: ReasonText | None = None
 
 
+class DrainBody(ReasonBody):
+    """Why somebody drains; `now` stops what runs."""
+
+    now: bool = False
+
+
+class ScheduleBody(Body):
+    """A new schedule: when it ticks, and the order of each tick."""
+
+    name: Name
+    cron: ShortText
+    zone: ShortText = "UTC"
+    missed: Missed = Missed.ONCE
+    order: SubmitBody
+
+
+class PatchScheduleBody(Body):
+    """What to change of a schedule; only what is given."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1})
+
+    cron: ShortText = ""
+    zone: ShortText = ""
+    missed: Missed = Missed.ONCE
+    order: SubmitBody = SubmitBody()
+
+
 class SettingsBody(Body):
     """Settings of a pool; only what is given is set. Null is unlimited."""
 
@@ -254,6 +281,10 @@ class _Payload(msgspec.Struct, frozen=True):
     payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _Scheduled(msgspec.Struct, frozen=True):
+    order: msgspec.Raw = msgspec.Raw(b"{}")
+
+
 class _Result(msgspec.Struct, frozen=True):
     result: msgspec.Raw = msgspec.Raw(b"null")
 
@@ -322,6 +353,14 @@ def result_text(raw: bytes) -> str | None:
         text = f"the result is larger than {RESULT_MAX >> 10} KB"
         raise Problem(413, "result_too_large", text, "keep it elsewhere and say where")
     return None if text == "null" else text
+
+
+def scheduled_payload(raw: bytes) -> str:
+    """The payload of a schedule's order, exactly as it was sent."""
+    try:
+        return payload_text(bytes(msgspec.json.decode(raw, type=_Scheduled).order))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", "payload") from None
 
 
 def payload_text(raw: bytes) -> str:

@@ -13,6 +13,10 @@ from standby.client.answers import Host, Image, Pool, StartHolder, StartWaiter
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
 HostName = Annotated[str, Parameter(help="Name of the host.")]
 
+Now = Annotated[
+    bool, Parameter(negative=(), show_default=False, help="Also stop what runs; its policy says whether it runs again.")
+]
+
 pools = App(name="pools", help="List pools; show, set, pause, resume or drain one.")
 hosts = App(name="hosts", help="List hosts; show, pause, resume or drain one; declare one dead.")
 
@@ -61,6 +65,8 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "host": pool.host,
             "mode": pool.mode,
             "mode_reason": pool.mode_reason,
+            "mode_actor": None if pool.mode == "open" else f"{pool.mode_actor}, {ago(pool.mode_since)} ago",
+            "stops what runs since": shown(pool.mode_stop_at),
             "pending": pool.pending,
             "open": pool.open,
             "slots": _words(pool.slots),
@@ -152,9 +158,9 @@ def resume_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = N
 
 
 @pools.command(name="drain")
-def drain_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def drain_pool(name: PoolName, /, *, now: Now = False, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts, and slots are taken away as they come free."""
-    return _set_pool(server, name, "drain", reason)
+    return _set_pool(server, name, "drain", reason, now=now)
 
 
 @pools.command(name="reset-breaker")
@@ -247,6 +253,8 @@ def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
             "driver": host.driver,
             "mode": host.mode,
             "mode_reason": host.mode_reason,
+            "mode_actor": None if host.mode == "open" else f"{host.mode_actor}, {ago(host.mode_since)} ago",
+            "stops what runs since": shown(host.mode_stop_at),
             "led by": _leader(host),
             "unreachable since": shown(host.unreachable_since),
             "error": host.error,
@@ -311,9 +319,9 @@ def resume_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = N
 
 
 @hosts.command(name="drain")
-def drain_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def drain_host(name: HostName, /, *, now: Now = False, reason: Why = None, server: ServerNeed = None) -> int:
     """No more starts, and slots are taken away as they come free."""
-    return _set_host(server, name, "drain", reason)
+    return _set_host(server, name, "drain", reason, now=now)
 
 
 @hosts.command(name="declare-dead")
@@ -334,15 +342,15 @@ def declare_dead(
     return OK
 
 
-def _set_pool(server: Server | None, name: str, verb: str, reason: str | None) -> int:
+def _set_pool(server: Server | None, name: str, verb: str, reason: str | None, *, now: bool = False) -> int:
     asked = server or Server()
-    pool = asked.ask(lambda client: client.set_pool_mode(name, verb, reason))
+    pool = asked.ask(lambda client: client.set_pool_mode(name, verb, reason, now=now))
     print_json(pool) if asked.json else say(f"pool {name} is {pool.mode}")
     return OK
 
 
-def _set_host(server: Server | None, name: str, verb: str, reason: str | None) -> int:
+def _set_host(server: Server | None, name: str, verb: str, reason: str | None, *, now: bool = False) -> int:
     asked = server or Server()
-    host = asked.ask(lambda client: client.set_host_mode(name, verb, reason))
+    host = asked.ask(lambda client: client.set_host_mode(name, verb, reason, now=now))
     print_json(host) if asked.json else say(f"host {name} is {host.mode}")
     return OK

@@ -57,7 +57,7 @@ class Wish:
     """How many more runs may follow a failed start or a lost run; after a failing exit only with --retry-on exit."""
     retry_on: Annotated[list[str] | None, Parameter(negative=())] = None
     """Also retry after: exit, oom, timeout (may be repeated)."""
-    not_before: str | None = None
+    not_before: Annotated[str | None, Parameter(name=("--not-before", "--in"))] = None
     """Not before this time, like 2030-01-31T12:00:00Z, or so long from now: 10m."""
     dedupe_key: str | None = None
     """While an order with this key is unfinished, that one is meant."""

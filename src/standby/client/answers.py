@@ -87,6 +87,8 @@ class Order(Answer, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     rerun_of: str | None = None
     submitted_by: str
+    schedule: str | None = None
+    tick_at: datetime | None = None
     worker: Said | None = None
     deduplicated: bool = False
     """An unfinished order with the same dedupe key was there already: it is this one."""
@@ -234,6 +236,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     mode_since: datetime
     mode_reason: str | None = None
     mode_actor: str
+    mode_stop_at: datetime | None = None
     pending: int
     open: int
     orders: Mapping[str, int] = {}
@@ -281,6 +284,7 @@ class Host(Answer, frozen=True, kw_only=True):
     mode_since: datetime
     mode_reason: str | None = None
     mode_actor: str
+    mode_stop_at: datetime | None = None
     lease: Lease | None = None
     memory_used_mb: int
     memory_mb: int | None = None

@@ -8,6 +8,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 import httpx2
 
 from standby.client import flows, plans, wire
+from standby.client import schedules as recurring
 from standby.client.address import find_address
 from standby.client.signature import as_method
 from standby.client.talk import Call, Flow, Item, Pause, Plan, Said, Step
@@ -135,6 +136,16 @@ class Client:
     reset_breaker = _one(plans.reset_breaker)
     set_host_mode = _one(plans.set_host_mode)
     declare_dead = _one(plans.declare_dead)
+    schedules = _one(recurring.schedules)
+    schedule = _one(recurring.schedule)
+    add_schedule = _one(recurring.add_schedule)
+    change_schedule = _one(recurring.change_schedule)
+    set_schedule_mode = _one(recurring.set_schedule_mode)
+    run_schedule = _one(recurring.run_schedule)
+    remove_schedule = _one(recurring.remove_schedule)
+    projects = _one(recurring.projects)
+    project = _one(recurring.project)
+    set_project_mode = _one(recurring.set_project_mode)
     doctor = _one(plans.doctor)
     config = _one(plans.config)
     keys = _one(plans.keys)

@@ -102,7 +102,7 @@ class _Keys(Answer, frozen=True, kw_only=True):
 
 def submit(*, idempotency_key: str | None = None, **order: Unpack[NewOrder]) -> Plan[Order]:
     """Hand in an order; repeated under one idempotency key when the answer is lost, so that it is taken in once."""
-    reply = yield from reply_to(_once(post("work-orders", body=_sent(order)), idempotency_key))
+    reply = yield from reply_to(_once(post("work-orders", body=sent(order)), idempotency_key))
     taken = read(Order, reply)
     known = idempotency_key is not None and "idempotent-replayed" in reply.headers
     return replace(taken, replayed=True) if known else taken
@@ -112,13 +112,13 @@ def submit_many(
     orders: Iterable[NewOrder], *, together: bool = False, idempotency_key: str | None = None
 ) -> Plan[Verdicts]:
     """Hand in up to 1,000 orders: each by itself, or all together or none."""
-    call = post("work-orders", "bulk", body={"orders": [_sent(each) for each in orders], "together": together})
+    call = post("work-orders", "bulk", body={"orders": [sent(each) for each in orders], "together": together})
     return (yield from ask(_once(call, idempotency_key), Verdicts))
 
 
-def _sent(order: Mapping[str, Any]) -> dict[str, Any]:
+def sent(order: Mapping[str, Any]) -> dict[str, Any]:
     """An order as it is sent: times as text, lengths as seconds, in its `retry` too."""
-    retry = {"retry": _sent(order["retry"])} if isinstance(order.get("retry"), Mapping) else {}
+    retry = {"retry": sent(order["retry"])} if isinstance(order.get("retry"), Mapping) else {}
     return {**{name: _plain(name, value) for name, value in order.items()}, **retry}
 
 
@@ -181,12 +181,12 @@ def order_events(order_id: str) -> Plan[tuple[Event, ...]]:
 
 def cancel(order_id: str, reason: str | None = None) -> Plan[Order]:
     """Ask for its end. Safe to repeat."""
-    return ask(post("work-orders", order_id, "cancel", body=_why(reason), safe=True), Order)
+    return ask(post("work-orders", order_id, "cancel", body=why_body(reason), safe=True), Order)
 
 
 def rerun(order_id: str, reason: str | None = None) -> Plan[Order]:
     """A new order that repeats an ended one. Never repeated by itself: each call makes one."""
-    return ask(post("work-orders", order_id, "rerun", body=_why(reason)), Order)
+    return ask(post("work-orders", order_id, "rerun", body=why_body(reason)), Order)
 
 
 def cancel_many(
@@ -218,7 +218,8 @@ def _bulk(verb: str, which: Which, reason: str | None, cursor: str | None, *, dr
     return ask(post("work-orders", verb, body=body, safe=dry_run or verb == "cancel"), Bulk)
 
 
-def _why(reason: str | None) -> dict[str, str]:
+def why_body(reason: str | None) -> dict[str, str]:
+    """The body that says why somebody asks."""
     return {} if reason is None else {"reason": reason}
 
 
@@ -266,19 +267,19 @@ def slots(*, pool: str | None = None, host: str | None = None) -> Plan[tuple[Slo
     return (yield from ask(get("slots", params=given(pool=pool, host=host)), _Slots)).slots
 
 
-def set_pool_mode(name: str, verb: str, reason: str | None = None) -> Plan[Pool]:
-    """pause, resume or drain a pool."""
-    return ask(post("pools", name, verb, body=_why(reason)), Pool)
+def set_pool_mode(name: str, verb: str, reason: str | None = None, *, now: bool = False) -> Plan[Pool]:
+    """pause, resume or drain a pool; with `now` what runs is stopped."""
+    return ask(post("pools", name, verb, body={**why_body(reason), **({"now": True} if now else {})}), Pool)
 
 
 def reset_breaker(name: str, reason: str | None = None) -> Plan[Pool]:
     """Let a pool make slots again, although too many of them failed."""
-    return ask(post("pools", name, "reset-breaker", body=_why(reason)), Pool)
+    return ask(post("pools", name, "reset-breaker", body=why_body(reason)), Pool)
 
 
-def set_host_mode(name: str, verb: str, reason: str | None = None) -> Plan[Host]:
-    """pause, resume or drain a host."""
-    return ask(post("hosts", name, verb, body=_why(reason)), Host)
+def set_host_mode(name: str, verb: str, reason: str | None = None, *, now: bool = False) -> Plan[Host]:
+    """pause, resume or drain a host; with `now` what runs is stopped."""
+    return ask(post("hosts", name, verb, body={**why_body(reason), **({"now": True} if now else {})}), Host)
 
 
 def declare_dead(host: str, reason: str) -> Plan[Host]:

@@ -16,6 +16,7 @@ FILES: Final = {
     "docs.js": "text/javascript",
     "output.js": "text/javascript",
     "parts.js": "text/javascript",
+    "schedules.js": "text/javascript",
     "icon.svg": "image/svg+xml",
 }
 

@@ -202,11 +202,17 @@ class Anchor:
         try:
             yield identity
         except Unreachable:
-            await self.close()  # who answers next may be another one
+            self._doubt()
             raise
         await asyncio.sleep(0)  # the stream may have broken in the very moment of the last answer
         if life != self._lives:
             raise Unreachable("the engine went away while it was asked")
+
+    def _doubt(self) -> None:
+        """Who answers next may be another one."""
+        if self._identity is not None and self._reading is not None:
+            self._identity = None
+            self._reading.cancel()
 
     async def close(self) -> None:
         if self._reading is not None:
@@ -232,10 +238,10 @@ class Anchor:
         await self.close()
         await self._engine.negotiate()
         opened: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._reading = asyncio.create_task(self._read(opened))
+        reading = self._reading = asyncio.create_task(self._read(opened))
         await opened
         about = await self._engine.get("/info")
-        if self._reading.done():
+        if reading.done():
             raise Unreachable("the engine went away while it was asked who it is")
         # the id alone is the machine's: several engines may share it, and each storage driver has containers of its own
         self._identity = f"{about['ID']} {about['DockerRootDir']} {about['Driver']}"

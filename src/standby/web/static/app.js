@@ -3,6 +3,7 @@
 import { events, get, hasKey, post, takeKeyFromAddress, useKey } from "./api.js";
 import { Detail } from "./detail.js";
 import { ago, element, ending, lasts, what } from "./parts.js";
+import { projectCard, scheduleRow } from "./schedules.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
 const PAGE = 50;
@@ -12,7 +13,7 @@ const RETRY_MS = 3000;
 const NOT_THERE = "not connected: the server does not answer";
 
 const by = (id) => document.getElementById(id);
-const view = { state: null, orders: [], next: null, pages: 1, pools: [], hosts: [] };
+const view = { state: null, orders: [], next: null, pages: 1, pools: [], hosts: [], projects: [], schedules: [] };
 
 function say(text) {
   by("message").textContent = text;
@@ -46,9 +47,13 @@ async function readOrders() {
 
 async function refresh() {
   try {
-    const [pools, hosts] = await Promise.all([get("/pools"), get("/hosts"), readOrders()]);
+    const [pools, hosts, projects, schedules] = await Promise.all([
+      get("/pools"), get("/hosts"), get("/projects"), get("/schedules"), readOrders(),
+    ]);
     view.pools = pools.pools;
     view.hosts = hosts.hosts;
+    view.projects = projects.projects.filter((project) => project.mode !== "open");
+    view.schedules = schedules.schedules;
     by("key-form").hidden = true;
     draw();
     await detail.refresh();
@@ -109,6 +114,7 @@ function askForKey() {
 function draw() {
   drawChips();
   drawPlaces();
+  drawSchedules();
   drawOrders();
   drawForm();
 }
@@ -128,7 +134,20 @@ function drawChips() {
 }
 
 function drawPlaces() {
-  keepFocus(by("places"), () => by("places").replaceChildren(...view.pools.map(poolCard), ...view.hosts.map(hostCard)));
+  const cards = [...view.pools.map(poolCard), ...view.hosts.map(hostCard), ...view.projects.map((each) => projectCard(each, act))];
+  keepFocus(by("places"), () => by("places").replaceChildren(...cards));
+}
+
+function drawSchedules() {
+  by("schedules").hidden = view.schedules.length === 0;
+  const rows = view.schedules.map((each) => scheduleRow(each, act));
+  keepFocus(by("schedules"), () => by("schedule-rows").replaceChildren(...rows));
+}
+
+// Ask for something that a button stands for.
+async function act(path, body) {
+  try { await post(path, body); await refresh(); }
+  catch (error) { say(error.message); }
 }
 
 function poolCard(pool) {

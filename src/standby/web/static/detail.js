@@ -195,6 +195,7 @@ export class Detail {
       ended: order.ended_at,
       "same as (dedupe key)": order.dedupe_key,
       "runs again": order.rerun_of,
+      schedule: order.schedule ? `${order.schedule}, tick of ${order.tick_at}` : null,
     };
     const rows = Object.entries(facts).filter(([, value]) => value !== null && value !== undefined);
     this.facts.replaceChildren(

@@ -1,0 +1,135 @@
+"""`standby schedules`: orders that are made again and again."""
+
+from typing import Annotated
+
+from cyclopts import App, Parameter
+
+from standby.cli.submit import Wish, order_body
+from standby.cli.table import print_facts, print_table
+from standby.cli.talk import OK, Server, ServerNeed, Why, cut, print_json, say, shown
+from standby.client.schedules import Schedule
+
+ScheduleName = Annotated[str, Parameter(help="Name of the schedule.")]
+
+app = App(name="schedules", help="List schedules; add, show, pause, resume, run or remove one.")
+
+
+@app.default
+@app.command(name="list")
+def list_schedules(*, server: ServerNeed = None) -> int:
+    """All schedules, with their next and last ticks."""
+    asked = server or Server()
+    found = asked.ask(lambda client: client.schedules())
+    columns = {
+        "SCHEDULE": lambda each: each.name,
+        "CRON": lambda each: each.cron,
+        "ZONE": lambda each: each.zone,
+        "MODE": lambda each: each.mode,
+        "NEXT": lambda each: shown(each.next_at),
+        "LAST": lambda each: shown(each.last_at),
+        "ORDER": lambda each: each.last_order,
+        "WHAT": _what,
+        "NOTE": lambda each: each.mode_reason if each.mode != "open" else None,
+    }
+    print_json({"schedules": found}) if asked.json else print_table(found, columns)
+    return OK
+
+
+@app.command
+def add(
+    name: ScheduleName,
+    /,
+    *command: str,
+    cron: Annotated[str, Parameter(help="When: five fields like '30 2 * * mon-fri', or @hourly, @daily, ...")],
+    zone: Annotated[str, Parameter(help="Time zone of these times, like Europe/Berlin.")] = "UTC",
+    missed: Annotated[str, Parameter(help="What becomes of ticks that nobody could make: skip, once, all.")] = "once",
+    wish: Annotated[Wish | None, Parameter(name="*")] = None,
+    server: ServerNeed = None,
+) -> int:
+    """Make a schedule: `standby schedules add NAME --cron '@daily' [options of submit] -- COMMAND ...`
+
+    Parameters
+    ----------
+    command
+        Program and arguments, after `--`.
+    """
+    asked, order = server or Server(), order_body(command, wish or Wish())
+    made = asked.ask(lambda client: client.add_schedule(name, cron, order, zone=zone, missed=missed))
+    print_json(made) if asked.json else say(f"schedule {name} ticks at {_times(made)}, ...")
+    return OK
+
+
+@app.command
+def show(name: ScheduleName, /, *, server: ServerNeed = None) -> int:
+    """One schedule: its order, its next ticks, and the last ones with their orders."""
+    asked = server or Server()
+    found = asked.ask(lambda client: client.schedule(name))
+    if asked.json:
+        print_json(found)
+        return OK
+    print_facts(
+        {
+            "schedule": found.name,
+            "cron": found.cron,
+            "zone": found.zone,
+            "missed": found.missed,
+            "mode": found.mode,
+            "mode_reason": found.mode_reason,
+            "mode_actor": found.mode_actor,
+            "project": found.project,
+            "pool": found.pool,
+            "what": _what(found),
+            "env": ", ".join(found.order["env_names"]) or None,
+            "next": "\n".join(_times(found).split(", ")) or None,
+            "last": "\n".join(f"{shown(tick.at)}  {tick.order}" for tick in found.ticks) or None,
+        }
+    )
+    return OK
+
+
+@app.command
+def pause(name: ScheduleName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+    """It does not tick until it is resumed; what would have come meanwhile is not made up for."""
+    return _set_mode(server, name, "pause", reason)
+
+
+@app.command
+def resume(name: ScheduleName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+    """It ticks again, from the next tick on."""
+    return _set_mode(server, name, "resume", reason)
+
+
+@app.command
+def run(name: ScheduleName, /, *, server: ServerNeed = None) -> int:
+    """Make its order now, also while it is paused. Prints the order's id."""
+    asked = server or Server()
+    order = asked.ask(lambda client: client.run_schedule(name))
+    print_json(order) if asked.json else print(order.id, flush=True)
+    there = "is there already" if order.deduplicated else "taken in"
+    say(f"order {order.id} {there}")
+    return OK
+
+
+@app.command
+def remove(name: ScheduleName, /, *, server: ServerNeed = None) -> int:
+    """It ticks no more and is gone; its orders stay."""
+    asked = server or Server()
+    gone = asked.ask(lambda client: client.remove_schedule(name))
+    print_json(gone) if asked.json else say(f"schedule {name} is gone")
+    return OK
+
+
+def _set_mode(server: Server | None, name: str, verb: str, reason: str | None) -> int:
+    asked = server or Server()
+    found = asked.ask(lambda client: client.set_schedule_mode(name, verb, reason))
+    print_json(found) if asked.json else say(f"schedule {name} is {found.mode}")
+    return OK
+
+
+def _times(schedule: Schedule) -> str:
+    return ", ".join(shown(tick) or "" for tick in schedule.next_ticks)
+
+
+def _what(schedule: Schedule) -> str:
+    order = schedule.order
+    return cut(" ".join(order["command"] or (order["script"] or "").split("\n")), 60)
