@@ -218,10 +218,23 @@ class Told:
             "/version": (200, {"ApiVersion": "1.41", "MinAPIVersion": "1.12"}),
             "/info": (200, {"ID": "told", "DockerRootDir": "/d", "Driver": "overlay2"}),
         }
+        self.asked: dict[str, asyncio.StreamWriter] = {}
+        """Who asked for this last."""
+        self.gates: dict[str, asyncio.Event] = {}
+        """Answers that wait."""
+
+    async def until_asked(self, path: str) -> asyncio.StreamWriter:
+        with anyio.fail_after(20):
+            while path not in self.asked:  # noqa: ASYNC110 - asked, not heard
+                await anyio.sleep(0.005)
+        return self.asked.pop(path)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await reader.readuntil(b"\r\n\r\n"):
             path = head.split()[1].decode().partition("?")[0].removeprefix("/v1.41")
+            self.asked[path] = writer
+            if path in self.gates:
+                await self.gates[path].wait()
             if path == "/events":
                 writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
             else:
@@ -249,6 +262,25 @@ def _quietly(told: Told) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter
             writer.close()
 
     return serve
+
+
+async def test_a_look_that_fails_while_another_connects_anew_spoils_nothing(told: Told) -> None:
+    driver = DockerDriver(f"unix://{told.path}", installation="i", host="h", now=now_ms)
+    changes = driver.changes()
+    await anext(changes)
+    told.gates = {"/info": asyncio.Event(), "/containers/json": asyncio.Event()}
+    told.asked.pop("/info")
+    looks = asyncio.create_task(driver.observe([]))
+    line = await told.until_asked("/containers/json")
+    (await told.until_asked("/events")).close()
+    connects = asyncio.ensure_future(anext(changes))
+    await told.until_asked("/info")
+    line.close()
+    with pytest.raises(Unreachable):
+        await looks
+    told.gates["/info"].set()
+    await connects
+    await driver.close()
 
 
 @pytest.mark.parametrize("status", [400, 404, 409, 500, 503])
