@@ -12,7 +12,7 @@ from standby.store.contract import Store
 
 REMEMBERED: Final = 500
 """Runs of each pool."""
-FIRST_LOOK: Final = 20_000
+FIRST_LOOK: Final = 10_000
 """So many events are looked through after a start."""
 LOOK: Final = 5_000
 """The same for each later look: what is older was too much to be read, and is left out."""

@@ -78,6 +78,17 @@ async def test_orders_of_other_projects_that_are_served_before_count(tmp_path: P
         assert (await why(home, taken["id"]))["estimated_wait_ms"] == taken["estimated_wait_ms"]
 
 
+async def test_the_orders_of_one_request_wait_for_one_another(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
+        await measure(home, *[5_000] * 10)
+        await begin(home)
+        await home.submit(project="other")
+        look_again(home)
+        orders = [{"command": ["true"], "project": project} for project in ("default", "tight", "default")]
+        verdicts = (await home.post("/work-orders/bulk", {"orders": orders})).json()["verdicts"]
+        assert [each["order"]["estimated_wait_ms"] for each in verdicts] == [10_000, 15_000, 20_000]
+
+
 async def test_a_limited_project_waits_for_its_own_runs(tmp_path: Path) -> None:
     async with house(tmp_path, projects={"tight": {"running_max": 1}}) as home:
         await measure(home, *[5_000] * 10)

@@ -1,4 +1,4 @@
-"""Each gate tells the truth: what is needed, what is free, who holds it, what happens next; and it changes as it opens."""
+"""Each gate tells the truth: what is needed and free, who holds it, what happens next; and it changes as it opens."""
 
 from typing import Any
 
@@ -66,7 +66,8 @@ CASES = {
         {"lease": None},
         {"lease": LEASE},
         {"stuck": True},
-        "nothing happens by itself; it goes on as soon as a server leads the host; its queue time stands still meanwhile",
+        "nothing happens by itself; "
+        "it goes on as soon as a server leads the host; its queue time stands still meanwhile",
     ),
     "unreachable": Case(
         GateName.HOST_UNREACHABLE,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.house import House
+from tests.e2e.house import House, until
 
 from .browser import Page, browser, find_browser
 
@@ -65,6 +65,19 @@ def test_an_order_that_waits_says_why(page: Page, home: House) -> None:
     page.until("document.querySelector('#detail').innerText.includes('slot')", "it names the gate")
     assert waits in page.text("#detail")
     (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_an_order_that_waits_links_to_who_holds_its_slot_and_says_when_it_starts(page: Page, home: House) -> None:
+    for _ in range(2):
+        assert home.ended(home.submit("true"))["state"] == "completed"
+    holder = home.submit(script="while [ ! -e ../../../go ]; do sleep 0.1; done")
+    home.in_state(holder, "running")
+    waiting = home.submit("true")
+    until(lambda: home.order(waiting)["estimate"]["confidence"] == "poor", "what the first ones took is known")
+    enter(page, home, f"/#order={waiting}")
+    gate = "document.querySelector('#detail .gate')"
+    page.until(f"{gate}?.querySelector('a')?.hash === '#order={holder}'", "who holds the slot is linked")
+    page.until(f"/It starts in about .* a poor guess/.test({gate}.innerText)", "when it starts is said")
 
 
 def test_the_api_is_described_on_a_page_of_its_own(page: Page, home: House) -> None:

@@ -1,6 +1,7 @@
 """Taking in work orders, one or many: checked wishes become changes, and each is answered after its commit."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final, Literal
 
@@ -66,6 +67,7 @@ class Intake:
         self._world, self._actor = world, actor
         self._pools: dict[str, Pool] = {}
         self._ahead: dict[tuple[str, str, int], int] = {}
+        self._alike: Counter[tuple[str, int]] = Counter()
 
     # wishes
 
@@ -172,6 +174,7 @@ class Intake:
             if not left:
                 break
             self._ahead.clear()
+            self._alike.clear()
             at = self._world.clock.now()
             asked = [wishes[place] for place in left]
             changes, places, verdicts = await self._save(asked, [self._change(wish, at) for wish in asked], together)
@@ -223,7 +226,10 @@ class Intake:
         position = await self._position(order)
         if position is None:
             return Standing(None, None)
-        return Standing(position, await expected_at_submit(self._world, order, await self._pool(order.pool), position))
+        alike = (order.pool, order.rank or 0)
+        pool, mine = await self._pool(order.pool), self._alike[alike]
+        self._alike[alike] += 1
+        return Standing(position, await expected_at_submit(self._world, order, pool, position, mine))
 
     async def _position(self, order: Order) -> int | None:
         """The place it will get; those of the same request that have its rank are counted, not asked for."""

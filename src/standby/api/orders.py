@@ -186,8 +186,10 @@ async def _explained(world: World, order: Order) -> tuple[explain.House | None, 
 
 
 def _gate(order: Order, houses: dict[tuple[str, str], explain.House]) -> explain.Gate | None:
+    """The gate that holds an order of a listing, without naming who holds that."""
     house = houses.get((order.pool, order.project))
-    return None if house is None else explain.gate(order, house)
+    gate = None if house is None else explain.gate(order, house)
+    return None if gate is None else replace(gate, holders=())
 
 
 async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, str], explain.House]:

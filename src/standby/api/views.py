@@ -58,7 +58,7 @@ class GateView(Struct, frozen=True):
     free: int | None
     """How much of that is free."""
     holders: Sequence[str]
-    """The orders that hold it, the longest-running first; at most 20."""
+    """The orders that hold it, the longest-running first; at most 20, and none in listings."""
     stuck: bool
     """It never opens by itself: a person has to do something."""
 

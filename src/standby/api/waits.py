@@ -13,7 +13,7 @@ from standby.core.outlook import Took
 from standby.starts import Floor, read_floor
 from standby.world import World
 
-TOOK_KEPT_S: Final = 5.0
+TOOK_KEPT_S: Final = 1.0
 """How long what runs took is remembered."""
 LINE_KEPT_S: Final = 1.0
 """So old may the estimate be that an order is answered with when it is taken in."""
@@ -52,8 +52,9 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     return _later(line, await world.store.ahead(order), of_project, position)
 
 
-async def expected_at_submit(world: World, order: Order, pool: Pool, position: int) -> Expected:
-    """The same for an order that is being taken in: what orders of one moment have in common is read once."""
+async def expected_at_submit(world: World, order: Order, pool: Pool, position: int, mine: int) -> Expected:
+    """The same for an order that is being taken in behind `mine` others of its request: what orders of one moment have
+    in common is read once."""
     shared = world.shared
 
     async def read_line() -> Line | str:
@@ -72,7 +73,7 @@ async def expected_at_submit(world: World, order: Order, pool: Pool, position: i
     alike = ("ahead", pool.name, (order.rank or 0) - order.submitted_at)
     ahead = await shared.ask(alike, read_ahead, keep_s=LINE_KEPT_S)
     of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
-    return _later(line, max(ahead, position - 1), of_project, position)
+    return _later(line, max(ahead + mine, position - 1), of_project, position)
 
 
 def _later(line: Line | str, ahead: int, of_project: Line | str | None, position: int) -> Wait | str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Final
 
 from msgspec import Struct
@@ -81,7 +82,7 @@ class Line(Struct, frozen=True):
     length: int
 
 
-class House(Struct, frozen=True, kw_only=True):
+class House(Struct, frozen=True, kw_only=True, dict=True):
     """Everything an explanation is computed from, read in one go."""
 
     pool: Pool
@@ -107,6 +108,30 @@ class House(Struct, frozen=True, kw_only=True):
     line: Line | None = None
     project: Project | None = None
     """Null for one that nobody limited or closed."""
+
+    @cached_property
+    def room(self) -> Room:
+        """The host as its leader sees it."""
+        return Room(
+            host=self.host,
+            pools=self.pools,
+            slots=self.host_slots,
+            opened=list(self.holders.values()),
+            project_open={},
+            project_max={},
+            seats=False,
+            now=self.now,
+        )
+
+    @cached_property
+    def on_host(self) -> Sequence[str]:
+        """The orders that hold the host's memory."""
+        return _oldest(self.holders.values())
+
+    @cached_property
+    def in_pool(self) -> Sequence[str]:
+        """The orders that hold the pool's slots."""
+        return _oldest(self.holders[slot.name] for slot in self.slots if slot.name in self.holders)
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -267,7 +292,7 @@ def _places(order: Order, house: House) -> Gate:
     free = free_slots(house)
     if (gate := _full(house, free) or _breaker(house, free)) is not None:
         return gate
-    room = _room(house)
+    room = house.room
     if host.memory_mb is not None and room.used_mb + order.memory_mb > host.memory_mb:
         return _memory(order, house, max(0, host.memory_mb - room.used_mb), host.memory_mb)
     return (
@@ -288,25 +313,12 @@ def _memory(order: Order, house: House, free_mb: int, all_mb: int) -> Gate:
         follows = "cancel it and ask for less, or raise the host's memory_mb"
         return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free_mb, stuck=True)
     text = f"needs {needed} MB; {free_mb} of {all_mb} MB on host {name} are free"
-    return Gate(GateName.MEMORY, text, needed=needed, free=free_mb, holders=_oldest(house.holders.values()))
+    return Gate(GateName.MEMORY, text, needed=needed, free=free_mb, holders=house.on_host)
 
 
 def _oldest(orders: Iterable[Order]) -> Sequence[str]:
     """Some of these orders, those that began first at the beginning."""
     return [each.id for each in sorted(orders, key=lambda each: (each.commanded_at or 0, each.id))[:HOLDERS]]
-
-
-def _room(house: House) -> Room:
-    return Room(
-        host=house.host,
-        pools=house.pools,
-        slots=house.host_slots,
-        opened=list(house.holders.values()),
-        project_open={},
-        project_max={},
-        seats=False,
-        now=house.now,
-    )
 
 
 def _gap(house: House, free: Sequence[Slot], room: Room) -> Gate | None:
@@ -392,19 +404,18 @@ def _full(house: House, free: Sequence[Slot]) -> Gate | None:
         text = f"pool {name} has slots_max = 0 (set by {who}): nothing starts"
         follows = f"raise it: standby pools set {name} slots_max=N"
         return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, stuck=True)
-    held = _oldest(house.holders[slot.name] for slot in house.slots if slot.name in house.holders)
     busy = sum(slot.name in house.holders for slot in house.slots)
     if busy > most:
         when = f"it starts when fewer than {most} are busy"
         text = f"{busy} slots are busy, {most} {'is' if most == 1 else 'are'} allowed; {when}"
         follows = f"{when} and those before it are served"
-        return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, holders=held)
+        return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, holders=house.in_pool)
     if free or len(house.slots) < most or _making(house):
         return None
     errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
     broken = f", {errors} of them in error" if errors else ""
     text = f"all {len(house.slots)} slots of pool {name} are taken{broken}"
-    return Gate(GateName.SLOTS, text, needed=1, free=0, holders=held)
+    return Gate(GateName.SLOTS, text, needed=1, free=0, holders=house.in_pool)
 
 
 def shut(house: House) -> Gate | None:
