@@ -129,6 +129,12 @@ def test_the_core_is_not_async() -> None:
     assert waiting == []
 
 
+def test_the_core_asks_for_no_time() -> None:
+    clock = re.compile(r"\.(now|today|utcnow|monotonic|time|time_ns)\(")
+    asking = [shown(path) for path in python_files(SRC / "core") if clock.search(path.read_text())]
+    assert asking == []
+
+
 def test_no_test_sleeps_to_wait() -> None:
     sleepers = []
     for path in python_files(TESTS):

@@ -3,7 +3,7 @@
 from datetime import UTC, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
-from standby.config.values import did_you_mean
+from standby.config.values import nearest
 from standby.core.errors import Refused
 
 
@@ -22,4 +22,6 @@ def find(name: str) -> tzinfo:
         if not known:
             text = "this machine has no database of time zones: install tzdata (a package of the system, or of Python)"
             raise UnknownZone(text) from None
-        raise UnknownZone(f"there is no time zone {name!r}; {did_you_mean(name, known)}") from None
+        meant = nearest(name, known)
+        hint = "use one like UTC or Europe/Berlin" if meant is None else f"did you mean {meant}?"
+        raise UnknownZone(f"there is no time zone {name!r}; {hint}") from None

@@ -185,3 +185,11 @@ async def test_an_order_that_waits_for_its_time_says_until_when(home: House) -> 
     why = (await home.get(f"/work-orders/{order['id']}/why")).json()
     assert (why["gate"]["name"], why["gate"]["opens_at"]) == ("not_before", "2030-01-31T12:00:00.000Z")
     assert (why["gives_up_in_ms"], "2030-01-31T12:00:00.000Z" in why["gate"]["text"]) == (None, True)
+
+
+async def test_a_rerun_of_its_order_is_no_tick(home: House) -> None:
+    await add(home)
+    order = (await home.post("/schedules/nightly/run")).json()["id"]
+    await home.walk(order, OrderState.COMPLETED)
+    again = (await home.post(f"/work-orders/{order}/rerun")).json()
+    assert (again["rerun_of"], again["schedule"], again["tick_at"]) == (order, None, None)

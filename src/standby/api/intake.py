@@ -101,7 +101,7 @@ class Intake:
             env = self._world.seal.open(order.id, sealed)
         except SealBroken as error:
             raise Problem(409, "env_sealed", str(error), "submit it anew with its env values") from None
-        spec = replace(spec, rerun_of=order.id, submitted_by=self._actor)
+        spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, schedule=None, tick_at=None)
         pool = await self._pool(order.pool)
         return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
 

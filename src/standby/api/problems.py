@@ -17,7 +17,7 @@ from standby.config.values import did_you_mean, nearest
 from standby.core.errors import Refused, StandbyError
 from standby.store.contract import StoreDown
 
-TEXT_MAX: Final = 800
+TEXT_MAX: Final = 1_200
 WORDS: Final = {"unset": "setting", "retry_on": "reason", "no_retry_on": "reason"}
 """What is listed in a field, where its name does not say it."""
 

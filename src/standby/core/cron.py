@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from standby.core.errors import Refused
 
-MINUTE_MS: Final = 60_000
+Zone = tzinfo
+"""Of the standard library; who finds one by its name is elsewhere, because that reads files."""
 DAYS_MOST: Final = 8 * 366 + 2
 """The 29th of February can be eight years away."""
 LAST: Final = datetime(9990, 1, 1, tzinfo=UTC)
@@ -101,7 +102,7 @@ def parse(text: str) -> Cron:
     )
 
 
-def tick_after(cron: Cron, zone: tzinfo, after_ms: int) -> int | None:
+def tick_after(cron: Cron, zone: Zone, after_ms: int) -> int | None:
     """The first time it names after a moment, in milliseconds since the epoch; null when it never comes."""
     after = _EPOCH + timedelta(milliseconds=after_ms)
     if after > LAST:
@@ -116,7 +117,7 @@ def tick_after(cron: Cron, zone: tzinfo, after_ms: int) -> int | None:
     return None
 
 
-def ticks_after(cron: Cron, zone: tzinfo, after_ms: int) -> Iterator[int]:
+def ticks_after(cron: Cron, zone: Zone, after_ms: int) -> Iterator[int]:
     """All the times it names after a moment."""
     tick = tick_after(cron, zone, after_ms)
     while tick is not None:
@@ -124,7 +125,7 @@ def ticks_after(cron: Cron, zone: tzinfo, after_ms: int) -> Iterator[int]:
         tick = tick_after(cron, zone, tick)
 
 
-def preview(cron: Cron, zone: tzinfo, after_ms: int, most: int = 3) -> list[int]:
+def preview(cron: Cron, zone: Zone, after_ms: int, most: int = 3) -> list[int]:
     """The next few times."""
     return list(islice(ticks_after(cron, zone, after_ms), most))
 
@@ -157,7 +158,7 @@ def _value(field: Field, word: str) -> int:
     return number
 
 
-def _moments(cron: Cron, zone: tzinfo, day: date, here: datetime) -> Iterable[datetime]:
+def _moments(cron: Cron, zone: Zone, day: date, here: datetime) -> Iterable[datetime]:
     """The times of one day, those before `here` left out where that is easy. Most days have one offset from beginning
     to end: then no clock is changed, and only the first time matters."""
     begin = datetime.combine(day, time.min)
@@ -171,7 +172,7 @@ def _moments(cron: Cron, zone: tzinfo, day: date, here: datetime) -> Iterable[da
     return [moment for minute in minutes for moment in _instants(cron, begin + timedelta(minutes=minute), zone)]
 
 
-def _instants(cron: Cron, wall: datetime, zone: tzinfo) -> list[datetime]:
+def _instants(cron: Cron, wall: datetime, zone: Zone) -> list[datetime]:
     """When a clock on the wall shows this; see above for what is done where it is set."""
     early, late = wall.replace(tzinfo=zone, fold=0), wall.replace(tzinfo=zone, fold=1)
     before, after = early.utcoffset(), late.utcoffset()
@@ -182,7 +183,7 @@ def _instants(cron: Cron, wall: datetime, zone: tzinfo) -> list[datetime]:
     return [_end_of_gap(late.astimezone(UTC), early.astimezone(UTC), zone)] if cron.fixed else []
 
 
-def _end_of_gap(low: datetime, high: datetime, zone: tzinfo) -> datetime:
+def _end_of_gap(low: datetime, high: datetime, zone: Zone) -> datetime:
     """When the clock is set, between two moments of which the second has its new offset."""
     new = high.astimezone(zone).utcoffset()
     while high - low > timedelta(seconds=1):

@@ -1,7 +1,6 @@
 """Schedules: which of their ticks are made, which are given up, and every change of them."""
 
 from collections.abc import Sequence
-from datetime import tzinfo
 from itertools import islice, takewhile
 from typing import Final
 
@@ -9,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from standby.core import cron, lifecycle
+from standby.core.cron import Zone
 from standby.core.draft import draft
 from standby.core.lifecycle import Cause, change
 from standby.core.model import Change, EventKind, Json, Missed, Mode, Pool, Schedule, Tick
@@ -34,7 +34,7 @@ class Due(Struct, frozen=True, kw_only=True):
     """When the one after it is."""
 
 
-def due(schedule: Schedule, zone: tzinfo, now: int) -> Due:
+def due(schedule: Schedule, zone: Zone, now: int) -> Due:
     """What `missed` says about the ticks from `next_at` until now, of which there is at least one."""
     assert schedule.next_at is not None and schedule.next_at <= now
     expression = cron.parse(schedule.cron)
@@ -50,7 +50,7 @@ def due(schedule: Schedule, zone: tzinfo, now: int) -> Due:
     return Due(tick=made[0] if made else None, missed=count - len(made), next_at=after)
 
 
-def _passed(expression: cron.Cron, zone: tzinfo, first: int, now: int) -> tuple[Sequence[int], int]:
+def _passed(expression: cron.Cron, zone: Zone, first: int, now: int) -> tuple[Sequence[int], int]:
     """The last ticks until now, at most ALL_MOST, and how many there are, counted up to COUNTED_MOST."""
 
     def walk(after: int) -> list[int]:
@@ -67,7 +67,7 @@ def _passed(expression: cron.Cron, zone: tzinfo, first: int, now: int) -> tuple[
     return tail[-ALL_MOST:], COUNTED_MOST
 
 
-def next_tick(schedule: Schedule, zone: tzinfo, now: int) -> int | None:
+def next_tick(schedule: Schedule, zone: Zone, now: int) -> int | None:
     """When it ticks next, as it is now: never while it is paused."""
     return None if schedule.mode is not Mode.OPEN else cron.tick_after(cron.parse(schedule.cron), zone, now)
 
