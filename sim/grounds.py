@@ -177,6 +177,7 @@ class Grounds:
                 "memory_mb": host.memory_mb,
                 "starts_max": host.starts_max,
                 "start_gap": host.start_gap_ms / 1000,
+                "cpus": host.cpus,
             }
             for host in self.shape.hosts
         }

@@ -29,6 +29,7 @@ class PlaceTruths:
         if not warm.hands_over(pool, shape.seats):
             self.gate(slot.host, name)
         self.memory(slot.host, name)
+        self.cpus(slot.host, name)
 
     def fresh(self, name: str, slot: Slot, pool: Pool) -> None:
         """A place where something ran serves again only where that is allowed, and never after a lost run."""
@@ -71,6 +72,14 @@ class PlaceTruths:
         used = self.used_mb(host)
         if row.memory_mb is not None and used > row.memory_mb:
             self._broken(f"{name} brings {host} to {used} of {row.memory_mb} MB")
+
+    def cpus(self, host: str, name: str) -> None:
+        """Open runs fit the host's processors."""
+        book, most = self._book, self._book.hosts[host].cpus
+        pools = [book.pools[book.orders[each].pool] for each in book.holder.values()]
+        used = sum(pool.settings.template.cpus or 0 for pool in pools if pool.host == host)
+        if most is not None and used > most:
+            self._broken(f"{name} brings {host} to {used} of {most} processors")
 
     def used_mb(self, host: str) -> int:
         """What counts on a host."""

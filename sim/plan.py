@@ -87,6 +87,7 @@ class HostShape(Struct, frozen=True, kw_only=True):
     pull_ms: int | None = None
     """Null: every image is there."""
     measured: bool = False
+    cpus: float | None = None
 
 
 class PoolShape(Struct, frozen=True, kw_only=True):

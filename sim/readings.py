@@ -1,4 +1,4 @@
-"""What is measured on the hosts of some houses: it jumps, flaps and goes missing."""
+"""What is measured on the hosts of some houses: it jumps, flaps and goes missing. They count processors, too."""
 
 from random import Random
 from typing import Final
@@ -31,14 +31,18 @@ def drawn(seed: int, actions: int = ACTIONS_MOST) -> tuple[Shape, list[Action]]:
 
 
 def with_readings(shape: Shape, todo: list[Action], chance: Random) -> tuple[Shape, list[Action]]:
-    """Some houses are measured."""
+    """Some houses are measured, and have processors to give."""
     if chance.random() < 0.6:
         return shape, todo
-    hosts = [replace(host, measured=True) for host in shape.hosts]
+    hosts = [replace(host, measured=True, cpus=chance.choice([None, 1.5, 2.0])) for host in shape.hosts]
+    pools = [
+        replace(pool, more={**pool.more, "cpus": chance.choice([0.5, 1.0, 1.5])}) if chance.random() < 0.5 else pool
+        for pool in shape.pools
+    ]
     faults = {fault: chance.choice([0.1, 0.3]) for fault in FAULTS if chance.random() < 0.5}
     for kind in chance.choices(list(ACTIONS), list(ACTIONS.values()), k=len(todo) // 8):
         todo.insert(chance.randrange(2, len(todo) + 1), Action(kind, chance.getrandbits(63)))
-    return replace(shape, hosts=hosts, faults={**shape.faults, **faults}), todo
+    return replace(shape, hosts=hosts, pools=pools, faults={**shape.faults, **faults}), todo
 
 
 def allowed(host: Host) -> int | None:

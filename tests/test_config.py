@@ -446,3 +446,13 @@ def test_what_a_coolify_host_needs_is_said(tmp_path: Path, text: str, words: lis
         load_config(_file(tmp_path, text), {})
     assert [word for word in words if word not in str(caught.value)] == []
     assert "hush" not in str(caught.value)
+
+
+def test_a_pool_cannot_want_more_processors_than_its_host_has() -> None:
+    with pytest.raises(ConfigError, match=r"pools\.default\.cpus: is more than the 2 that its host has in all"):
+        Config.of(hosts={"local": {"cpus": 2}}, pools={"default": {"cpus": 2.5}})
+
+
+def test_a_warning_cannot_come_after_the_critical_limit() -> None:
+    with pytest.raises(ConfigError, match=r"hosts\.local\.pressure_warning: cannot be above pressure_critical"):
+        Config.of(hosts={"local": {"pressure_warning": 0.95}}, pools={"default": {}})

@@ -90,6 +90,12 @@ class Metrics:
             "standby_host_memory_used_ratio", "Memory in use where it is measured, 0 to 1.", ["host"], registry=to
         )
         self.disk_free = Gauge("standby_host_disk_free_bytes", "Free disk where it is measured.", ["host"], registry=to)
+        self.above = Gauge(
+            "standby_pool_runs_above_memory",
+            "Of the last runs, those that took more than declared.",
+            ["pool"],
+            registry=to,
+        )
         self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
         self.oldest = Gauge("standby_oldest_event_age_seconds", "How far back the events go.", registry=to)
         self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
@@ -135,6 +141,9 @@ class Metrics:
                 self.held.labels(host.name).set(len(await read_waiters(world, floor)))
 
     async def _read_pressure(self, world: World) -> None:
+        self.above.clear()
+        for pool, peaks in (await world.store.peaks()).items():
+            self.above.labels(pool).set(peaks.above)
         self.memory_used.clear()
         self.disk_free.clear()
         for host in await world.store.hosts():

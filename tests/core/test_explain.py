@@ -13,10 +13,12 @@ from standby.core.model import (
     OrderState,
     Override,
     Pool,
+    PoolSettings,
     Project,
     Reason,
     Slot,
     SlotState,
+    Template,
     Warmth,
 )
 from standby.core.sighting import ImageState
@@ -400,3 +402,15 @@ def test_an_order_of_a_closed_project_does_not_give_up() -> None:
     row = order(queue_due=NOW + 5_000)
     assert explain.gives_up_in_ms(row, _house(project=Project(name="default"))) == 5_000
     assert explain.gives_up_in_ms(row, _house(project=SHUT)) is None
+
+
+def test_who_waits_for_processors_is_told_how_many_are_needed_and_free() -> None:
+    of = pool(settings=PoolSettings(slots_max=2, template=Template(cpus=1.5)))
+    run = order(OrderState.RUNNING, id="r", memory_mb=1)
+    parts = {"pool": of, "pools": {"default": of}, "slots": [slot(1), slot(2)], "holders": {slot(2).name: run}}
+    found = gate(order(), _house(**parts, host=host(cpus=2.0)))
+    assert found is not None and (found.name, found.text) == (
+        GateName.CPUS,
+        "needs 1.5 processors; 0.5 of 2 on host local are free",
+    )
+    assert getattr(gate(order(), _house(**parts, host=host(cpus=3.0))), "name", None) is GateName.TURN

@@ -55,3 +55,32 @@ def test_a_full_host_takes_nothing_new_says_why_and_goes_on_after_the_calm(tmp_p
         assert home.ended(waiting)["state"] == "completed"
         levels = [each["data"]["host"]["pressure"] for each in home.events() if each["kind"] == "host.pressure"]
         assert levels[:2] == ["critical", "warning"]
+
+
+BUSY = """
+[hosts.local]
+cpus = 1
+[pools.default]
+slots_max = 10
+memory_mb = 1
+cpus = 0.6
+"""
+
+
+def test_processors_are_counted_and_a_pool_that_takes_more_memory_than_it_declares_is_pointed_out(
+    tmp_path: Path,
+) -> None:
+    with house(tmp_path / "house", toml=BUSY) as home:
+        home.start()
+        first = home.submit(
+            sys.executable, "-S", "-c", "taken = bytearray(b'x') * (20 << 20); import time; time.sleep(600)"
+        )
+        home.in_state(first, "running")
+        second = home.submit("true")
+        gate = until(lambda: home.order(second)["gate"], "it waits")
+        assert (gate["name"], gate["text"]) == ("cpus", "needs 0.6 processors; 0.4 of 1 on host local are free")
+        assert "0.6 of 1" in _command(home, "hosts", "show", "local")
+        home.call("POST", f"/work-orders/{first}/cancel", {})
+        assert home.ended(second)["state"] == "completed"
+        until(lambda: (home.get("/pools/default")["peaks"] or {}).get("most_mb", 0) > 20, "it is pointed out")
+        assert "runs took more memory than declared" in _command(home, "pools")

@@ -3,9 +3,10 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from standby.core.model import Change, Order, OrderState
-from standby.store.contract import OrderFilter, Page, Store
+from standby.store.contract import OrderFilter, Page, Peaks, Store
 from tests import make
 
 pytestmark = pytest.mark.anyio
@@ -205,3 +206,16 @@ async def test_orders_of_spared_projects_do_not_stand_in_the_way_of_those_that_e
     found = await store.expired("p", make.NOW, 2, ["b", "c"])
     assert {order.project for order in found} == {"a", "ab"}
     assert len(await store.expired("p", make.NOW, 10)) == 4
+
+
+async def test_peaks_tell_by_pool_how_many_runs_took_more_than_they_declared(store: Store) -> None:
+    taken = {"a": ("p", 256 * 1024), "b": ("p", 256 * 1024 + 1), "c": ("p", None), "d": ("other", 7)}
+    for name, (pool, peak_kb) in taken.items():
+        submit, place = make.submit(id=name, pool=pool), make.slot(name, pool=pool)
+        claim = make.claim(make.saved_order(submit), place)
+        end = make.settle(make.saved_order(claim))
+        assert end.run is not None
+        for change in (submit, make.add_slot(place), claim, replace(end, run=replace(end.run, peak_memory_kb=peak_kb))):
+            (verdict,) = await store.save([change])
+            assert verdict.saved
+    assert await store.peaks() == {"p": Peaks(2, 1, 256 * 1024 + 1), "other": Peaks(1, 0, 7)}

@@ -13,19 +13,20 @@ from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
 from standby.api.waits import Expected, expected_at_submit
 from standby.api.wire import RetryBody, SubmitBody
-from standby.core import lifecycle
+from standby.core import lifecycle, warm
 from standby.core.draft import draft
 from standby.core.estimate import Wait
 from standby.core.model import Change, Idempotency, Order, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
+from standby.starts import has_seats
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
 from standby.world import World
 
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
 TRIES: Final = 5
 POOL_KEPT_S: Final = 0.2
-"""So old may a pool be that an order is taken in with: by so much its time to wait may be off when the pool was just
-blocked or opened."""
+"""So old may a pool (and its host) be that an order is taken in with: by so much its time to wait may be off when the
+pool was just blocked or opened."""
 
 
 class Standing(Struct, frozen=True):
@@ -79,6 +80,7 @@ class Intake:
             raise invalid(text, "use another pool, or submit it in that project", "project")
         spec = await self._spec(body, pool, payload)
         memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
+        await self._check_fits(memory_mb, pool)
         fingerprint = self.fingerprint(body, payload) if key is not None else ""
         return Wish(
             project=body.project,
@@ -103,6 +105,7 @@ class Intake:
             raise Problem(409, "env_sealed", str(error), "submit it anew with its env values") from None
         spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, schedule=None, tick_at=None)
         pool = await self._pool(order.pool)
+        await self._check_fits(order.memory_mb, pool)
         return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
 
     def fingerprint(self, body: SubmitBody, payload: str) -> str:
@@ -130,7 +133,6 @@ class Intake:
             raise invalid("the command's first word is empty", "name the program to run", "command")
         if body.rerun_of is not None and await self._world.store.order(body.rerun_of) is None:
             raise invalid(f"there is no order {body.rerun_of!r} to run again", "name an order that exists", "rerun_of")
-        await self._check_memory(body, pool)
         defaults, said = pool.settings, body.model_fields_set
         queue_ms = _ms(body.queue_timeout_s) if "queue_timeout_s" in said else defaults.queue_timeout_ms
         if "queue_timeout_s" in said:
@@ -154,14 +156,16 @@ class Intake:
             submitted_by=self._actor,
         )
 
-    async def _check_memory(self, body: SubmitBody, pool: Pool) -> None:
-        if body.memory_mb is None:
-            return
-        host = await self._world.store.host(pool.host)
+    async def _check_fits(self, memory_mb: int, pool: Pool) -> None:
+        """What can never be started is refused, with the figures."""
+        store, name = self._world.store, pool.host
+        host = await self._world.shared.ask(("host", name), lambda: store.host(name), keep_s=POOL_KEPT_S)
         if host is None:
-            raise not_found("host", pool.host)
-        if host.memory_mb is not None and body.memory_mb > host.memory_mb:
-            text = f"memory_mb {body.memory_mb} is more than the {host.memory_mb} MB that host {host.name} has in all"
+            raise not_found("host", name)
+        if warm.hands_over(pool, has_seats(self._world, host)):
+            memory_mb = max(memory_mb, pool.settings.memory_mb)
+        if host.memory_mb is not None and memory_mb > host.memory_mb:
+            text = f"memory_mb {memory_mb} is more than the {host.memory_mb} MB that host {host.name} has in all"
             raise invalid(text, "ask for less, or use a pool on a larger host", "memory_mb")
 
     # changes

@@ -29,6 +29,7 @@ from standby.core.pressure import STALE_MS
 from standby.core.sighting import ImageState, Pressure, Reading
 from standby.estimates import Record
 from standby.starts import Floor
+from standby.store.contract import Peaks
 
 
 class ModeView(Struct, frozen=True):
@@ -84,6 +85,15 @@ class EstimatesView(Struct, frozen=True):
     held: float
 
 
+class PeaksView(Struct, frozen=True):
+    """What the last ended runs of a pool took of the memory: of so many `runs` it is known, and so many took more than
+    they had declared (`above`)."""
+
+    runs: int
+    above: int
+    most_mb: int
+
+
 class PoolView(ModeView, frozen=True):
     """A pool with its unfinished orders by state and its slots by word. While its breaker is open (`broken_since`),
     after `failures` slots that could not be made or started, it only tries one now and then."""
@@ -104,6 +114,7 @@ class PoolView(ModeView, frozen=True):
     failures: int
     broken_since: Time | None
     estimates: EstimatesView | None
+    peaks: PeaksView | None
     settings: SettingsView
     overrides: Mapping[str, OverrideView]
 
@@ -149,7 +160,7 @@ class LeaseView(Struct, frozen=True):
 
 
 class HostView(ModeView, frozen=True):
-    """A host, who leads it, how much of its memory budget is taken by open runs, and how hard it is pressed: at
+    """A host, who leads it, how much of its budgets is taken by open runs, and how hard it is pressed: at
     `warning` starts are fewer, at `critical` nothing new is started. `calm_since`: what is measured is below that. Not
     `measured`: nobody knows how full it is, and the level stays as it is."""
 
@@ -158,6 +169,8 @@ class HostView(ModeView, frozen=True):
     lease: LeaseView | None
     memory_used_mb: int
     memory_mb: int | None
+    cpus_used: float
+    cpus: float | None
     identity: str | None
     unreachable_since: Time | None
     error: str | None
@@ -167,6 +180,13 @@ class HostView(ModeView, frozen=True):
     pressure_since: Time | None
     pressure_cause: str | None
     calm_since: Time | None
+
+
+class Used(Struct, frozen=True):
+    """What open runs take of a host's budgets."""
+
+    memory_mb: int
+    cpus: float
 
 
 class ReadingView(Struct, frozen=True):
@@ -267,7 +287,11 @@ def slot_view(slot: Slot, holder: Order | None) -> SlotView:
 
 
 def pool_view(
-    pool: Pool, counts: Mapping[OrderState, int], words: Mapping[str, int], record: Record | None = None
+    pool: Pool,
+    counts: Mapping[OrderState, int],
+    words: Mapping[str, int],
+    record: Record | None = None,
+    peaks: Peaks | None = None,
 ) -> PoolView:
     """A pool with its unfinished orders by state and its slots by word."""
     settings, retry = pool.settings, pool.settings.retry
@@ -293,6 +317,7 @@ def pool_view(
         failures=pool.failures,
         broken_since=shown_time(pool.broken_at),
         estimates=None if record is None else EstimatesView(record.started, record.off_ms, round(record.held, 3)),
+        peaks=None if peaks is None else PeaksView(peaks.runs, peaks.above, -(-peaks.most_kb // 1024)),
         settings=SettingsView(
             slots_warm=settings.slots_warm,
             idle_ttl_s=seconds(settings.idle_ttl_ms),
@@ -321,7 +346,7 @@ def pool_view(
     )
 
 
-def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int, measured_at: int | None) -> HostView:
+def host_view(host: Host, lease: Lease | None, used: Used, now: int, measured_at: int | None) -> HostView:
     """A host, who leads it, and how much of its memory budget is taken by open runs."""
     return HostView(
         name=host.name,
@@ -332,8 +357,10 @@ def host_view(host: Host, lease: Lease | None, memory_used_mb: int, now: int, me
         mode_actor=host.mode_actor,
         mode_stop_at=shown_time(host.mode_stop_at),
         lease=None if lease is None else lease_view(lease, now),
-        memory_used_mb=memory_used_mb,
+        memory_used_mb=used.memory_mb,
         memory_mb=host.memory_mb,
+        cpus_used=used.cpus,
+        cpus=host.cpus,
         identity=host.identity,
         unreachable_since=shown_time(host.unreachable_since),
         error=host.error,

@@ -15,6 +15,7 @@ from standby.api.place_views import (
     PoolView,
     SlotsView,
     StartsView,
+    Used,
     host_view,
     image_view,
     pool_view,
@@ -26,12 +27,14 @@ from standby.api.place_views import (
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
-from standby.core import places, pressure
+from standby.core import places, pressure, processors
 from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
 from standby.starts import in_flight, read_floor, read_waiters
 from standby.world import World
 
 TRIES: Final = 20
+PEAKS_KEPT_S: Final = 10.0
+"""How long what runs took of the memory is remembered."""
 
 router = APIRouter(tags=["places"])
 
@@ -263,6 +266,7 @@ async def _pool_view(world: World, name: str) -> PoolView:
 async def _pool_views(world: World) -> list[PoolView]:
     counts = await world.store.counts()
     holders = await world.store.holders()
+    peaks = await world.shared.ask("peaks", world.store.peaks, keep_s=PEAKS_KEPT_S)
     words: dict[str, Counter[str]] = {}
     for slot in await world.store.slots():
         words.setdefault(slot.pool, Counter())[slot_word(slot, holders.get(slot.name))] += 1
@@ -272,6 +276,7 @@ async def _pool_views(world: World) -> list[PoolView]:
             {state: count for (name, state), count in counts.items() if name == pool.name},
             words.get(pool.name, {}),
             world.estimates.record(pool.name),
+            peaks.get(pool.name),
         )
         for pool in await world.store.pools()
     ]
@@ -280,7 +285,9 @@ async def _pool_views(world: World) -> list[PoolView]:
 async def _host_view(world: World, host: Host) -> HostView:
     leases = {lease.host: lease for lease in await world.store.leases()}
     holders = await world.store.holders(host=host.name)
-    used = sum(order.memory_mb for order in holders.values())
+    pools = {pool.name: pool for pool in await world.store.pools()} if host.cpus is not None else {}
+    memory_mb = sum(order.memory_mb for order in holders.values())
+    used = Used(memory_mb, processors.used(pools, holders.values()))
     reading, now = await world.store.reading(host.name), world.clock.now()
     return host_view(host, leases.get(host.name), used, now, None if reading is None else reading[0])
 

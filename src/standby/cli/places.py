@@ -44,7 +44,16 @@ def list_pools(*, server: ServerNeed = None) -> int:
 def _note(pool: Pool) -> str | None:
     if pool.broken_since is not None:
         return f"makes no slots since {pool.failures} failed"
-    return pool.mode_reason if pool.mode != "open" else None
+    return pool.mode_reason if pool.mode != "open" else _above(pool)
+
+
+def _above(pool: Pool) -> str | None:
+    peaks = pool.peaks
+    if peaks is None or peaks["above"] == 0:
+        return None
+    return (
+        f"{peaks['above']} of the last {peaks['runs']} runs took more memory than declared, up to {peaks['most_mb']} MB"
+    )
 
 
 @pools.command(name="show")
@@ -75,6 +84,7 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "warmth": pool.warmth,
             "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
             "estimates": _estimates(pool),
+            "memory": _above(pool),
             **{key: "none" if value is None else value for key, value in settings.items()},
             "set by hand": _overrides(pool),
         }
@@ -259,6 +269,7 @@ def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
             "unreachable since": shown(host.unreachable_since),
             "error": host.error,
             "memory MB": f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
+            "cpus": None if host.cpus is None else f"{host.cpus_used:g} of {host.cpus:g}",
             "pressure": _pressure(host),
             "pressure cause": host.pressure_cause,
             "calm since": shown(host.calm_since),

@@ -251,6 +251,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     failures: int = 0
     broken_since: datetime | None = None
     estimates: Estimates | None = None
+    peaks: Mapping[str, int] | None = None
     settings: Mapping[str, Any]
     overrides: Mapping[str, Override] = {}
 
@@ -288,6 +289,8 @@ class Host(Answer, frozen=True, kw_only=True):
     lease: Lease | None = None
     memory_used_mb: int
     memory_mb: int | None = None
+    cpus_used: float = 0.0
+    cpus: float | None = None
     identity: str | None = None
     unreachable_since: datetime | None = None
     error: str | None = None

@@ -48,6 +48,8 @@ def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterato
     settings = config.pool_settings(name)
     yield from _slot_contradictions(settings, containers=config.makes_containers(name))
     host = config.hosts.get(config.pool_host(name))
+    if host is not None and host.cpus is not None and (settings.template.cpus or 0.0) > host.cpus:
+        yield "cpus", f"is more than the {host.cpus:g} that its host has in all: nothing would ever start"
     if host is not None and host.driver == "coolify":
         yield from _coolify_contradictions(settings)
     most = settings.queue_timeout_max_ms

@@ -150,7 +150,7 @@ class PoolConfig(_Section):
     silence_ms: LengthOrNone = Field(None, alias="silence")
     """Its workers end themselves so long after their last answered heartbeat. `"none"`: their silence means nothing."""
     cpus: Annotated[float | None, Field(gt=0, le=10_000, allow_inf_nan=False), BeforeValidator(_or_none)] = None
-    """Containers: processors at most."""
+    """Processors counted for each open run, against the host's `cpus`; containers are held to it."""
     pids_max: CountOrNone = None
     """Containers: processes and threads at most."""
     shm_mb: Megabytes = 64

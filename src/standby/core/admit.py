@@ -8,7 +8,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from standby.core import pressure
+from standby.core import pressure, processors
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
 from standby.core.places import may_try
 from standby.core.warm import hands_over, is_seat, made_of
@@ -265,6 +265,8 @@ class _Share:
         self.permits = None if ungated else room.permits
         self.starting = 0 if self.permits is None else room.starting
         self.used = room.used_mb
+        limited = () if room.host.cpus is None else (*room.opened, *room.ending)
+        self.cpus = processors.left(room.host, room.pools, limited)
         self.opened = Counter(room.project_open)
         self.admissions: list[Admission] = []
         self.wanted, self.spoken = Counter[str](), Counter[str]()
@@ -306,9 +308,13 @@ class _Share:
                 return True  # it can never fit this host: it must not hold up the others for ever
             self._make_room(name, self.used + need - memory)
             return False
+        cpus = 0.0 if self.cpus is None else processors.needed(pool)
+        if self.cpus is not None and cpus > max(0.0, self.cpus):
+            return cpus > (self.room.host.cpus or 0.0)  # as with memory
         if self._lacks_image(pool, claim=bool(slots), soon=soon):
             return True
         self.used += need
+        self.cpus = None if self.cpus is None else round(self.cpus - cpus, 3)
         self.opened[order.project] += 1
         self._give(order, soon=soon, begins=begins)
         return True

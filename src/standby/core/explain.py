@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from standby.core import pressure
+from standby.core import pressure, processors
 from standby.core.admit import Room
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.model import (
@@ -43,6 +43,7 @@ class GateName(StrEnum):
     PROJECT_LIMIT = "project_limit"
     BREAKER = "breaker"
     MEMORY = "memory"
+    CPUS = "cpus"
     SLOTS = "slots"
     IMAGE = "image"
     STARTS = "starts"
@@ -50,7 +51,7 @@ class GateName(StrEnum):
 
 
 OPENS_AS_RUNS_END: Final = frozenset(
-    {GateName.PROJECT_LIMIT, GateName.MEMORY, GateName.SLOTS, GateName.STARTS, GateName.TURN}
+    {GateName.PROJECT_LIMIT, GateName.MEMORY, GateName.CPUS, GateName.SLOTS, GateName.STARTS, GateName.TURN}
 )
 """Unless it is stuck; nobody can say when the others open."""
 
@@ -208,6 +209,7 @@ _OPENS: Final[Mapping[GateName, str]] = {
     GateName.PROJECT_MODE: "it goes on when somebody resumes the project; it does not expire meanwhile",
     GateName.PROJECT_LIMIT: "it starts when a run of its project has ended and those before it are served",
     GateName.MEMORY: "it starts when runs on the host have ended and enough memory is free",
+    GateName.CPUS: "it starts when runs on the host have ended and enough processors are free",
     GateName.BREAKER: "it goes on when somebody resets the breaker, or the pool gets another template",
     GateName.IMAGE: "it goes on when the image is there",
     GateName.STARTS: "it starts when a start in flight has come through and those before it are served",
@@ -295,6 +297,10 @@ def _places(order: Order, house: House) -> Gate:
     room = house.room
     if host.memory_mb is not None and room.used_mb + order.memory_mb > host.memory_mb:
         return _memory(order, house, max(0, host.memory_mb - room.used_mb), host.memory_mb)
+    left, needs = processors.left(host, house.pools, house.holders.values()), processors.needed(house.pool)
+    if left is not None and needs > max(0.0, left):
+        text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
+        return Gate(GateName.CPUS, text, holders=house.on_host)
     return (
         _starts(house, free) or _gap(house, free, room) or Gate(GateName.TURN, "it is served as soon as its turn comes")
     )

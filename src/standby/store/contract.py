@@ -169,6 +169,16 @@ class Key(Struct, frozen=True, kw_only=True):
     """Its last letters, for people to tell keys apart."""
 
 
+class Peaks(Struct, frozen=True):
+    """What the last ended runs of a pool took of the memory."""
+
+    runs: int
+    """Those of which it is known."""
+    above: int
+    """Those of them that took more than they had declared."""
+    most_kb: int
+
+
 class Store(Protocol):
     """The truth. All reads are short snapshots; every list is bounded by `most`."""
 
@@ -218,6 +228,9 @@ class Store(Protocol):
     async def lengths(self, after: int, last: int) -> Sequence[Length]:
         """What the events after one and up to another say of how long runs and the making of slots took, oldest first.
         Runs that were cancelled do not count."""
+
+    async def peaks(self) -> Mapping[str, Peaks]:
+        """By pool, how much memory its last ended runs took, where that is known."""
 
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; never more than 10,001."""

@@ -180,6 +180,17 @@ where e.seq > $1 and e.seq <= $2 and e.kind = 'slot.idle'
 order by 1
 """
 
+# peaks: of the runs that ended lately in each pool, how many said how much they took, how many took more than they
+# declared, and the most
+PEAKS: Final = """
+select o.pool, count(*), sum(case when r.peak_memory_kb > o.memory_mb * 1024 then 1 else 0 end), max(r.peak_memory_kb)
+from (
+    select distinct subject from events where seq > (select max(seq) from events) - 5000
+        and kind in ('order.completed', 'order.failed', 'order.cancelled', 'order.retry_waiting')) e
+join orders o on o.id = e.subject join runs r on r.order_id = o.id
+where r.peak_memory_kb is not null group by o.pool
+"""
+
 # by id: parts of many orders
 ENVS_POSTGRES: Final = "select order_id, sealed from envs where order_id = any (cast($1 as text[]))"
 ENVS_SQLITE: Final = "select order_id, sealed from envs where order_id in (select value from json_each($1))"

@@ -13,7 +13,7 @@ from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, Or
 from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store import queries, rows
-from standby.store.contract import History, Key, Length, Listed, LogChunk, LogTail, OrderFilter, Page, Work
+from standby.store.contract import History, Key, Length, Listed, LogChunk, LogTail, OrderFilter, Page, Peaks, Work
 from standby.store.hints import Hear, Hints
 from standby.store.migrate import APPLIED, Applied, Kind, compare, known
 from standby.store.rows import Row
@@ -172,6 +172,11 @@ class Reads(ScheduleReads):
         """How long runs and the making of slots took, by the events after one and up to another, oldest first."""
         found = await self.fetch(queries.LENGTHS, after, last)
         return [Length(pool, took, start, bool(made)) for _, pool, took, start, made in found if took is not None]
+
+    async def peaks(self) -> Mapping[str, Peaks]:
+        """By pool, how much memory its last ended runs took, where that is known."""
+        found = await self.fetch(queries.PEAKS)
+        return {pool: Peaks(int(runs), int(above), int(most_kb)) for pool, runs, above, most_kb in found}
 
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; at most COUNT_MOST."""

@@ -173,6 +173,10 @@ function poolCard(pool) {
     ? element("small", { title: `waits estimated at submit, of the last ${pool.estimates.started} orders that started` },
         `estimates off by ${lasts(pool.estimates.off_ms)}, ${Math.round(pool.estimates.held * 100)} % in range`)
     : null;
+  const above = pool.peaks && pool.peaks.above
+    ? element("span", { class: "bad" },
+      `${pool.peaks.above} of the last ${pool.peaks.runs} runs took more memory than declared, up to ${pool.peaks.most_mb} MB`)
+    : null;
   return element(
     "article", { class: open ? "" : "held" },
     element("h2", {}, "pool ", element("b", {}, pool.name)),
@@ -180,6 +184,7 @@ function poolCard(pool) {
     element("span", {}, `${busy} of ${pool.slots_max} busy${idle}, ${pool.pending} waiting`),
     told,
     errors,
+    above,
     ...broken,
     open ? null : element("span", { class: "bad" }, `${pool.mode}${pool.mode_reason ? `: ${pool.mode_reason}` : ""}`),
     element("button", { type: "button", "aria-label": `${verb} pool ${pool.name}`, onclick: change }, verb),

@@ -1,0 +1,74 @@
+"""Runs that take more memory than they declare are pointed out; what can never fit is refused with the figures."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standby.core.model import OrderState
+from standby.core.sighting import Exit
+from tests.api.house import House, house
+
+pytestmark = pytest.mark.anyio
+
+
+async def ran(home: House, peak_mb: int | None) -> None:
+    order_id = (await home.submit())["id"]
+    await home.walk(order_id, OrderState.RUNNING)
+    await home.finish(order_id, Exit(code=0, peak_memory_kb=None if peak_mb is None else peak_mb * 1024))
+
+
+async def test_a_pool_whose_runs_take_more_than_they_declare_is_pointed_out(home: House) -> None:
+    assert (await home.get("/pools/default")).json()["peaks"] is None
+    home.world.shared.forget("peaks")
+    declared: int = (await home.get("/pools/default")).json()["settings"]["memory_mb"]
+    home.world.shared.forget("peaks")
+    for peak_mb in (declared, declared + 1, declared + 300, None):
+        await ran(home, peak_mb)
+    (pool,) = (await home.get("/pools")).json()["pools"]
+    assert pool["peaks"] == {"runs": 3, "above": 2, "most_mb": declared + 300}
+    assert 'standby_pool_runs_above_memory{pool="default"} 2.0' in (await home.http.get("/metrics")).text
+
+
+async def test_the_question_is_asked_once_in_a_while_however_many_ask(home: House) -> None:
+    asked = 0
+    real = home.store.peaks
+
+    async def peaks() -> Any:
+        nonlocal asked
+        asked += 1
+        return await real()
+
+    home.store.peaks = peaks  # type: ignore[method-assign]
+    for _ in range(5):
+        await home.get("/pools/default")
+    assert asked == 1
+
+
+SMALL: dict[str, Any] = {
+    "hosts": {"local": {"driver": "scripted", "memory_mb": 100}},
+    "pools": {"default": {"memory_mb": 101}},
+}
+
+
+async def test_an_order_that_can_never_fit_is_refused_also_when_the_pool_says_how_much_it_takes(tmp_path: Path) -> None:
+    async with house(tmp_path, **SMALL) as home:
+        answer = await home.post("/work-orders", {"command": ["a"]})
+        assert answer.status_code == 422
+        assert "memory_mb 101 is more than the 100 MB that host local has in all" in answer.json()["detail"]
+        assert (await home.post("/work-orders", {"command": ["a"], "memory_mb": 100})).status_code == 201
+
+
+async def test_a_live_place_needs_what_its_pool_says_whatever_the_order_does(tmp_path: Path) -> None:
+    live = {"default": {"memory_mb": 101, "image": "app:1", "warmth": "running"}}
+    hosts = {"local": {**SMALL["hosts"]["local"], "seats": False}}
+    async with house(tmp_path, hosts=hosts, pools=live) as home:
+        assert (await home.post("/work-orders", {"command": ["a"], "memory_mb": 1})).status_code == 422
+
+
+async def test_a_host_tells_its_processors_and_how_many_are_taken(tmp_path: Path) -> None:
+    hosts = {"local": {"driver": "scripted", "cpus": 4}}
+    async with house(tmp_path, hosts=hosts, pools={"default": {"cpus": 1.5}}) as home:
+        await home.walk((await home.submit())["id"], OrderState.RUNNING)
+        host = (await home.get("/hosts/local")).json()
+        assert (host["cpus_used"], host["cpus"]) == (1.5, 4.0)
