@@ -127,7 +127,7 @@ def test_database_url_is_a_fallback_and_no_password_is_ever_shown(tmp_path: Path
         ("prt = 1", ["prt", "did you mean port?"]),
         ("[pools.a]\nslot_max = 1", ["pools.a.slot_max", "did you mean slots_max?"]),
         ("[hosts.a]\ndrivr = 'process'", ["hosts.a.drivr", "did you mean driver?"]),
-        ("[projects.a]\nmax = 1", ["projects.a.max", "running_max"]),
+        ("[projects.a]\nrun_max = 1", ["projects.a.run_max", "running_max"]),
         ('port = "80"', ["port", "integer"]),
         ("port = 70000", ["port", "65535"]),
         ('poll = "soon"', ["poll", "5m"]),
@@ -203,7 +203,7 @@ def test_keys_of_sections_have_env_twins_which_may_make_the_section(tmp_path: Pa
     }
     config = load_config(_file(tmp_path, ""), env)
     big = config.pool_settings("big-ones")
-    assert (list(config.pools), config.host_memory_mb("local"), config.running_max("nightly")) == (
+    assert (list(config.pools), config.host_memory_mb("local"), config.project("nightly").running_max) == (
         ["big-ones"],
         None,
         4,
@@ -289,7 +289,7 @@ def test_none_is_unlimited_and_zero_is_zero() -> None:
         projects={"x": {"running_max": 0}, "y": {"running_max": "none"}},
     )
     assert (config.host_memory_mb("a"), config.host_memory_mb("b")) == (None, 0)
-    assert (config.running_max("x"), config.running_max("y"), config.running_max("z")) == (0, None, None)
+    assert tuple(config.project(name).running_max for name in "xyz") == (0, None, None)
     assert config.pool_settings("p").slots_max == 0
 
 

@@ -85,7 +85,7 @@ class Stage:
             "state": OrderState.PENDING,
             "state_since": now,
         }
-        order = Order(**{**draft, **columns})
+        order = Order(**{**draft, **columns}, concurrency_key=keys.get("concurrency_key"))
         payload = json.dumps({"script": script if script is not None else {}})
         sealed, retries = keys.pop("sealed", None), keys.pop("retries", pool.settings.retry.retries)
         retry = replace(pool.settings.retry, retries=retries)

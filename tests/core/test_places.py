@@ -124,11 +124,23 @@ def test_a_new_host_is_open() -> None:
 
 def test_a_project_is_made_and_limited_by_the_configuration() -> None:
     limited = Project(name="a", version=3, running_max=2)
-    made = _caused(places.apply_project(ADA, None, "a", 2), K.PROJECT_APPLIED)
-    raised = _caused(places.apply_project(ADA, limited, "a", 5), K.PROJECT_APPLIED)
+    made = _caused(places.apply_project(ADA, None, Project(name="a", running_max=2)), K.PROJECT_APPLIED)
+    raised = _caused(places.apply_project(ADA, limited, Project(name="a", running_max=5, weight=4)), K.PROJECT_APPLIED)
     assert (made.project_was, made.project, made.subject) == (None, Project(name="a", running_max=2), "a")
-    assert raised.project_was == limited and changed(limited, raised.project) == {"running_max": 5}
-    assert places.apply_project(ADA, limited, "a", 2) is None
+    assert raised.project_was == limited and changed(limited, raised.project) == {"running_max": 5, "weight": 4}
+    assert places.apply_project(ADA, limited, Project(name="a", running_max=2)) is None
+
+
+def test_what_an_operator_set_of_a_project_stays_until_it_is_given_back() -> None:
+    configured, by_hand = Project(name="a", running_max=2), Override(value=9, actor="ada", at=NOW)
+    change = _caused(places.override_project(ADA, None, configured, {"running_max": by_hand}), K.PROJECT_OVERRIDDEN)
+    made = change.project
+    assert made is not None and (made.running_max, made.overrides) == (9, {"running_max": by_hand})
+    assert places.apply_project(ADA, made, configured) is None
+    again = Override(value=9, actor="bob", at=NOW + 1)
+    assert places.override_project(ADA, made, configured, {"running_max": again}) is None
+    back = _caused(places.override_project(ADA, made, configured, {"running_max": None}), K.PROJECT_OVERRIDDEN)
+    assert back.project == configured
 
 
 def test_a_mode_that_is_set_already_keeps_its_first_actor_and_reason() -> None:

@@ -47,6 +47,9 @@ class SettingsView(Struct, frozen=True):
     """What a pool's orders get unless they say otherwise, by the names that `PATCH` takes."""
 
     slots_warm: int
+    running_max: int | None
+    starts_per_minute: int | None
+    queue_max: int | None
     idle_ttl_s: Seconds | None
     max_uses: int | None
     max_age_s: Seconds | None
@@ -320,6 +323,9 @@ def pool_view(
         peaks=None if peaks is None else PeaksView(peaks.runs, peaks.above, -(-peaks.most_kb // 1024)),
         settings=SettingsView(
             slots_warm=settings.slots_warm,
+            running_max=settings.running_max,
+            starts_per_minute=settings.starts_per_minute,
+            queue_max=settings.queue_max,
             idle_ttl_s=seconds(settings.idle_ttl_ms),
             max_uses=settings.max_uses,
             max_age_s=seconds(settings.max_age_ms),

@@ -70,6 +70,9 @@ Reasons = Annotated[list[Reason], Field(max_length=len(Reason)), AfterValidator(
 ErrorNames = Annotated[list[ShortText], Field(max_length=100)]
 
 
+CountOrNull = Annotated[int, Field(ge=0, le=1_000_000)] | None
+
+
 class Body(BaseModel):
     """A request body: nothing is coerced, nothing unknown is let in."""
 
@@ -181,6 +184,9 @@ class SettingsBody(Body):
 
     slots_max: Annotated[int, Field(ge=0, le=1_000_000)] = 0
     slots_warm: Annotated[int, Field(ge=0, le=1_000_000)] = 0
+    running_max: CountOrNull = None
+    starts_per_minute: CountOrNull = None
+    queue_max: CountOrNull = None
     idle_ttl_s: Seconds | None = None
     max_uses: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     max_age_s: Seconds | None = None

@@ -133,6 +133,12 @@ class PoolConfig(_Section):
     """A slot is made anew after this."""
     pick: Literal["lru", "mru"] = "lru"
     """Which idle slot is taken: `"lru"` (the longest unused, never-used ones before all) or `"mru"`."""
+    running_max: CountOrNone = None
+    """Open runs at once. `"none"`: as many as there are slots."""
+    starts_per_minute: CountOrNone = None
+    """Runs that may begin in a minute, evenly spaced: with 30, one every two seconds. `"none"`: no limit."""
+    queue_max: CountOrNone = None
+    """Ready orders that may wait at once; further ones are refused with 429. `"none"`: no limit."""
     reset: Annotated[Reset, BeforeValidator(_reset)] = Reset.RECREATE
     """How a used slot is made ready again: `"recreate"`, or `"none"` where `project` is set."""
     memory_mb: Megabytes = 0
@@ -196,12 +202,18 @@ class PoolConfig(_Section):
 
 
 class ProjectConfig(_Section):
-    """`[projects.NAME]`: limits of one project."""
+    """`[projects.NAME]`: limits of one project, and its share."""
 
     running_max: CountOrNone = None
     """Open runs at once, over all hosts. Not set: no limit."""
+    weight: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Its share of the turns where several projects wait for the same pool: 3 starts three orders for each one of a
+    project with 1."""
+    queue_max: CountOrNone = None
+    """Ready orders that may wait at once, over all pools; further ones are refused with 429. Not set: no limit."""
 
 
+_PLAIN: Final = ProjectConfig()
 PROFILES: Final[Mapping[str, PoolSettings]] = {
     "bots": PoolSettings(slots_max=100, queue_timeout_ms=300_000),
     "agents": PoolSettings(
@@ -353,10 +365,9 @@ class Config(_Section):
         """Where a process host keeps its journal and output."""
         return self.hosts[name].directory or self.state_dir / "hosts" / name
 
-    def running_max(self, project: str) -> int | None:
-        """How many open runs a project may have; null is no limit."""
-        found = self.projects.get(project)
-        return None if found is None else found.running_max
+    def project(self, name: str) -> ProjectConfig:
+        """What is said of a project; of most nothing is."""
+        return self.projects.get(name, _PLAIN)
 
 
 RETRY_KEYS: Final = {

@@ -19,6 +19,10 @@ class Page:
         self.ends: dict[str, tuple[int, str]] = {}
         """Of each lane that may have more: (rank, id) of the last one that was read."""
 
+    def deep(self, most: int) -> int:
+        """How many of each lane are to be known when `most` could be taken in all: few of each where lanes are many."""
+        return max(1, min(most, PAGE // max(1, len(self.lanes))))
+
     def take_in(self, found: Sequence[Work], per_lane: int) -> None:
         """Add what was read; a lane that filled its page may have more, and is known up to its end."""
         by_lane: dict[str, list[Work]] = {}
@@ -39,6 +43,8 @@ class Ahead:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pages: dict[str, Page] = {}
+        self._lanes: dict[str, int] = {}
+        """How many lanes each pool had when it was last read."""
 
     def forget(self) -> None:
         """Read everything anew; a reading under way is not kept either."""
@@ -47,26 +53,32 @@ class Ahead:
     def reads(self, pool: str, most: int) -> bool:
         """Whether the store has to be asked for the next orders of the pool."""
         page = self._pages.get(pool)
-        return page is None or any(len(page.lanes[project]) < most for project in page.ends)
+        return page is None or any(len(page.lanes[project]) < page.deep(most) for project in page.ends)
 
     async def heads(self, pool: str, most: int, memory_max: int | None) -> Sequence[Work]:
-        """The next orders of the pool: the first `most` of each lane, if there are so many."""
+        """The next orders of the pool, so many of each lane that there are `most` in all, if so many wait."""
         page = self._pages.get(pool)
         if page is None:
             # known before it is read: who comes meanwhile is added to it
             page = self._pages[pool] = Page(memory_max)
-            page.take_in(await self._store.candidates(pool, most, memory_max), most)
-        short = {project: end for project, end in page.ends.items() if len(page.lanes[project]) < most}
+            per_lane = max(1, min(most, PAGE // self._lanes.get(pool, PAGE)))
+            page.take_in(await self._store.candidates(pool, per_lane, memory_max), per_lane)
+            self._lanes[pool] = max(1, len(page.lanes))
+        deep = page.deep(most)
+        short = {project: end for project, end in page.ends.items() if len(page.lanes[project]) < deep}
         if short:
-            per_lane = max(most, PAGE // len(page.ends))
+            per_lane = max(deep, PAGE // len(short))
             for project in short:
                 del page.ends[project]
             page.take_in(await self._store.candidates(pool, per_lane, memory_max, short), per_lane)
-        return [work for lane in page.lanes.values() for work in lane[:most]]
+        return [work for lane in page.lanes.values() for work in lane[:deep]]
 
     def add(self, work: Work) -> None:
         """This one waits from now on; it takes its place if its part of the lane was read."""
         order, page = work.order, self._pages.get(work.order.pool)
+        if order.concurrency_key is not None:
+            self._pages.pop(order.pool, None)  # only the store knows whether its key is free
+            return
         if page is None or order.rank is None or (page.memory_max is not None and order.memory_mb > page.memory_max):
             return
         end = page.ends.get(order.project)

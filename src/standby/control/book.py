@@ -177,8 +177,13 @@ class Book:
             raise Deposed(f"host {self._hold.host} is led by somebody else")
         saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
         self._count(verdict.seq for verdict in verdicts)
-        if any(change.order is not None and change.order.due_at is not None for change in saved):
-            self.waiting = True
+        for change in saved:
+            order = change.order
+            if order is not None and order.due_at is not None:
+                self.waiting = True
+            if order is not None and order.concurrency_key is not None and order.slot is None:
+                self.ahead.forget()  # whoever waits for its key was not read
+                self.seek = self.awaited = True
         if len(saved) < len(changes):
             mirror.fresh = False  # somebody else was first
         return saved

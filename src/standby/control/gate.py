@@ -9,6 +9,7 @@ from standby.core import lifecycle, pressure
 from standby.core.admit import Admission, Plan, Room
 from standby.core.lifecycle import Cause
 from standby.core.model import Host, Json, Spec, Trigger
+from standby.core.rank import rank
 from standby.store.contract import Work
 
 
@@ -19,11 +20,12 @@ class StartGate:
         self._book, self._cause = book, cause
         self._told: set[str] = set()
         self.opens_at: int | None = None
-        """When the gap between two starts is over, if somebody waits for that."""
+        """When the gap between two starts is over, or a pool's start rate lets one through, if one waits for it."""
 
     async def tell(self, room: Room, plan: Plan, waiting: Mapping[str, Work]) -> None:
         """Write down, once, who begins to wait for a start."""
-        self.opens_at = room.gap_ends_at if plan.held and room.gap_ends_at > room.now else None
+        gap = room.gap_ends_at if plan.held and room.gap_ends_at > room.now else None
+        self.opens_at = min((at for at in (gap, plan.opens_at) if at is not None), default=None)
         if not plan.held and not self._told:
             return
         self._told &= waiting.keys()
@@ -43,6 +45,6 @@ class StartGate:
 
 def grant_note(cause: Cause, host: Host, admission: Admission, spec: Spec, queue: int) -> Mapping[str, Json]:
     """Which start in flight it is, how many wait behind it, and how long it waited in all."""
-    ready_at = (admission.order.rank or 0) - spec.priority * lifecycle.AGE_STEP_MS
+    ready_at = (admission.order.rank or 0) - rank(spec, 0)
     waited_ms = max(0, cause.at - ready_at)
     return {"starts": {"n": admission.nth, "max": pressure.starts_max(host), "queue": queue, "waited_ms": waited_ms}}

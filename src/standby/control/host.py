@@ -296,6 +296,7 @@ class HostStep:
                 if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])
+            self._tending.pace.overtaken = plan.overtaken
             # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
             self._book.seek = self._book.seek or bool(waiting) or 0 in most.values()
             await self._gate.tell(room, plan, waiting)
@@ -320,6 +321,7 @@ class HostStep:
                 claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
             mirror.claimed(claims[-1], spec)
         self._book.ahead.drop(admission.order for admission in plan.admissions)
+        self._tending.pace.took(plan, mirror.weights, self._world.clock.now())
         self._book.send(claims)
 
     # acting

@@ -1,8 +1,9 @@
 """A leader's picture of its host's hot rows: a cache, thrown away by any conflict and read again when others wrote."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
@@ -10,6 +11,7 @@ from msgspec.structs import replace
 from standby.core import pressure, warm
 from standby.core.admit import Room
 from standby.core.judge import Open
+from standby.core.lanes import Turns
 from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec, order_of, run_id
 from standby.core.places import runs_max
 from standby.store.contract import Store, Work
@@ -26,6 +28,9 @@ class Known(TypedDict, total=False):
     missing: AbstractSet[str]
     started_at: int
     asked_since: int
+    turns: Turns
+    overtaken: Mapping[str, int]
+    pool_started: Mapping[str, int]
 
 
 @dataclass
@@ -66,7 +71,19 @@ class Mirror:
         host = self.host
         if host.memory_mb is not None or pressure.starts_max(host) is not None:
             return True
+        if any(pool.settings.running_max is not None for pool in self.pools.values()):
+            return True
         return any(each.running_max is not None for each in self.projects.values())
+
+    @cached_property
+    def project_max(self) -> Mapping[str, int | None]:
+        """How many open runs each project may have."""
+        return {name: runs_max(project) for name, project in self.projects.items()}
+
+    @cached_property
+    def weights(self) -> Mapping[str, int]:
+        """Of projects whose share is not that of everybody."""
+        return {name: project.weight for name, project in self.projects.items() if project.weight != 1}
 
     def stays(self, seats: bool) -> AbstractSet[str]:
         """Pools whose used slots serve again as they are."""
@@ -117,7 +134,8 @@ class Mirror:
             opened=[work.order for work in self.opened.values()],
             ending=list(self.ending.values()),
             project_open=self.project_open,
-            project_max={name: runs_max(project) for name, project in self.projects.items()},
+            project_max=self.project_max,
+            weights=self.weights,
             **known,
         )
 

@@ -10,6 +10,7 @@ from standby.control.book import Book
 from standby.control.captions import Captions
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
+from standby.control.pace import Pace
 from standby.control.pulls import Pulls
 from standby.core import places, size, slots, strays, warm
 from standby.core.admit import Plan, Room
@@ -40,6 +41,7 @@ class Tending:
         self._captions = Captions(driver, hands, world.clock) if told else None  # type: ignore[arg-type]
         self._pulls = Pulls(world, driver, hold, hands.wake) if isinstance(driver, Images) else None
         self._asked_since = world.clock.now()
+        self.pace = Pace(self._asked_since)
         self._away = False
         self._started_at = 0
         self._swept_at = float("-inf")
@@ -71,6 +73,9 @@ class Tending:
             missing=frozenset() if self._pulls is None else self._pulls.missing(images),
             started_at=self._started_at,
             asked_since=self._asked_since,
+            turns=self.pace.turns,
+            overtaken=self.pace.overtaken,
+            pool_started=self.pace.started(mirror.pools),
         )
 
     async def settle(self, mirror: Mirror, reports: Sequence[Made]) -> None:

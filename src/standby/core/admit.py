@@ -1,186 +1,22 @@
 """Which waiting orders get which slots now, and which slots are to be made for others. Pure: rows in, a plan out."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from functools import cached_property
+from enum import Enum
 from typing import Final
 
 from msgspec import Struct
 
 from standby.core import pressure, processors
+from standby.core.lanes import Line
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
-from standby.core.places import may_try
-from standby.core.warm import hands_over, is_seat, made_of
+from standby.core.room import FAILURES_MAX as FAILURES_MAX
+from standby.core.room import Room as Room
+from standby.core.warm import hands_over, is_seat
 
-FAILURES_MAX: Final = 3
-"""A slot that failed so often is given up."""
-
-
-class Room(Struct, frozen=True, kw_only=True, dict=True):
-    """What a host's leader knows when it admits."""
-
-    host: Host
-    pools: Mapping[str, Pool]
-    slots: Sequence[Slot]
-    """All slots of the host."""
-    opened: Sequence[Order]
-    """Orders with an open run on the host."""
-    ending: Sequence[Order] = ()
-    """Orders whose end is not saved yet: they hold no slot, but their memory."""
-    project_open: Mapping[str, int]
-    project_max: Mapping[str, int | None]
-    seats: bool = True
-    """The driver's slots are mere seats."""
-    now: int = 0
-    unsaved: AbstractSet[str] = frozenset()
-    """Orders with a change under way: one that is being noted as ready still holds its permit."""
-    missing: AbstractSet[str] = frozenset()
-    """Images that are not known to be there."""
-    started_at: int = 0
-    """When the leader last allowed a start, as far as it remembers."""
-    asked_since: int = 0
-    """Since when this leader could ask the platform without a break."""
-
-    @cached_property
-    def made_of(self) -> Mapping[str, str]:
-        """What the slots of each pool must be made of."""
-        return {name: made_of(pool, self.seats) for name, pool in self.pools.items()}
-
-    @cached_property
-    def free(self) -> Mapping[str, Sequence[Slot]]:
-        """Idle, unheld and serviceable slots by pool, the best last: never used first, then least recently used; with
-        those that are held no more than the pool may have."""
-        held = {order.slot for order in self.opened}
-        busy = Counter(order.pool for order in self.opened)
-        free: dict[str, list[Slot]] = {name: [] for name in self.pools}
-        plain = {name for name, of in self.made_of.items() if not of and self.pools[name].settings.max_uses is None}
-        for slot in self.slots:
-            if slot.state is not SlotState.IDLE or slot.name in held or slot.pool not in free:
-                continue
-            # a plain seat needs no closer look: this is on the hot path
-            if (slot.pool in plain and not slot.template) or self.serves(slot):
-                free[slot.pool].append(slot)
-        for name, slots in free.items():
-            settings = self.pools[name].settings
-            if settings.pick == "mru":
-                slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name))
-            else:
-                slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name), reverse=True)
-            del slots[: max(0, len(slots) + busy[name] - settings.slots_max)]
-        return free
-
-    def serves(self, slot: Slot) -> bool:
-        """Whether it is what its pool wants now, and not used up."""
-        uses_max = self.pools[slot.pool].settings.max_uses
-        return slot.template == self.made_of[slot.pool] and (uses_max is None or slot.uses < uses_max)
-
-    @cached_property
-    def coming(self) -> Mapping[str, int]:
-        """How many slots of each pool are being made."""
-        return Counter(
-            slot.pool
-            for slot in self.slots
-            if (slot.state is SlotState.CREATING or slot.state is SlotState.CLEANING)
-            and slot.pool in self.pools
-            and slot.template == self.made_of[slot.pool]
-            and (slot.state is SlotState.CREATING or self.is_seat(slot.pool))
-        )
-
-    @cached_property
-    def remakeable(self) -> Mapping[str, Sequence[Slot]]:
-        """Slots of each pool that could be made anew now: used ones, and broken ones whose time has come; those whose
-        place still counts first, then the oldest."""
-        ending = {order.slot for order in self.ending}
-        found: dict[str, list[Slot]] = {}
-        for slot in self.slots:
-            if slot.state is SlotState.CLEANING or slot.state is SlotState.ERROR:
-                pool = self.pools.get(slot.pool)
-                lets = pool is not None and self.tries.get(slot.pool) != 0
-                if lets and slot.name not in ending and self._can_again(slot):
-                    found.setdefault(slot.pool, []).append(slot)
-        for slots in found.values():
-            slots.sort(key=lambda slot: (slot.incarnation is None, slot.state_since, slot.name))
-        return found
-
-    def _can_again(self, slot: Slot) -> bool:
-        if slot.state is SlotState.CLEANING:
-            return not self.is_seat(slot.pool) and self.serves(slot)
-        due = slot.retry_at is not None and slot.retry_at <= self.now
-        return due and slot.failures < FAILURES_MAX and self.serves(slot)
-
-    @cached_property
-    def makeable(self) -> Mapping[str, int]:
-        """How many slots of each pool could be made now: made anew, and new ones below the maximum."""
-        there = Counter(slot.pool for slot in self.slots)
-        new = {name: max(0, pool.settings.slots_max - there[name]) for name, pool in self.pools.items()}
-        all_ = {name: len(self.remakeable.get(name, ())) + new[name] for name in self.pools}
-        return {name: min(count, self.tries.get(name, count)) for name, count in all_.items()}
-
-    @cached_property
-    def tries(self) -> Mapping[str, int]:
-        """Pools whose breaker is open, and how many starts it lets through now: after a while one, if none is under way
-        there."""
-        broken = [pool for pool in self.pools.values() if pool.broken_at is not None]
-        return {pool.name: int(may_try(pool, self.now) and not self._tried(pool.name)) for pool in broken}
-
-    def _tried(self, pool: str) -> bool:
-        making = any(slot.pool == pool and slot.state is SlotState.CREATING for slot in self.slots)
-        orders = (*self.opened, *self.ending)
-        begun = any(order.pool == pool and order.ready_at is None for order in orders)
-        return making or (begun and not self.hands_over(pool))
-
-    def is_seat(self, pool: str) -> bool:
-        return is_seat(self.pools[pool], self.seats)
-
-    def hands_over(self, pool: str) -> bool:
-        """Whether its idle slots are alive."""
-        return pool in self.pools and hands_over(self.pools[pool], self.seats)
-
-    @cached_property
-    def starting(self) -> int:
-        """Platform starts in flight: runs commanded and not ready, slots being made."""
-        runs = [order for order in (*self.opened, *self.ending) if order.ready_at is None or order.id in self.unsaved]
-        making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
-        return sum(not self.hands_over(order.pool) for order in runs) + sum(
-            not self.is_seat(slot.pool) for slot in making
-        )
-
-    @cached_property
-    def gap_ends_at(self) -> int:
-        """When the next start may be sent, as far as the last one matters."""
-        gap_ms = pressure.start_gap_ms(self.host)
-        if not gap_ms:
-            return 0
-        runs = [order.commanded_at or 0 for order in self.opened if not self.hands_over(order.pool)]
-        making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
-        made = [slot.state_since for slot in making if not self.is_seat(slot.pool)]
-        return max(self.started_at, *runs, *made, 0) + gap_ms
-
-    @property
-    def permits(self) -> int | None:
-        """How many platform starts may begin now; null is no limit."""
-        most = pressure.starts_max(self.host)
-        left = None if most is None else max(0, most - self.starting)
-        if not pressure.start_gap_ms(self.host):
-            return left
-        return 0 if self.now < self.gap_ends_at else 1 if left is None else min(1, left)
-
-    @cached_property
-    def used_mb(self) -> int:
-        """Memory that counts: of open runs, and of live places that nobody uses; each place once."""
-        alive = {name: pool.settings.memory_mb for name, pool in self.pools.items() if self.hands_over(name)}
-        runs = sum(max(order.memory_mb, alive.get(order.pool, 0)) for order in (*self.opened, *self.ending))
-        if not alive:
-            return runs
-        held = {order.slot for order in (*self.opened, *self.ending)}
-        return runs + sum(
-            alive[slot.pool]
-            for slot in self.slots
-            if slot.pool in alive
-            and slot.name not in held
-            and (slot.state is SlotState.CREATING or slot.incarnation is not None)
-        )
+OVERTAKEN_MAX: Final = 8
+"""So many orders of other lanes overtake one that only waits for memory; then what comes free is kept for it."""
 
 
 class Admission(Struct, frozen=True):
@@ -197,7 +33,7 @@ class Plan(Struct, frozen=True, kw_only=True):
     spoken: Mapping[str, int] = {}
     """Pool -> how many orders wait for slots that are being made, these included."""
     held: Sequence[Order] = ()
-    """Orders that wait for nothing but a start, by rank."""
+    """Orders that wait for nothing but a start, the next one first."""
     pulls: AbstractSet[str] = frozenset()
     """Images that orders wait for."""
     evictions: Sequence[Slot] = ()
@@ -208,6 +44,10 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Platform starts in flight, those that begin now included."""
     permits: int | None = None
     """Platform starts that are left over; null is no limit."""
+    overtaken: Mapping[str, int] = {}
+    """Orders that wait for memory, and how many were served before them in all."""
+    opens_at: int | None = None
+    """When the start rate of a pool lets the next one through that waits for it."""
 
 
 def serves(host: Host, pool: Pool) -> bool:
@@ -215,13 +55,25 @@ def serves(host: Host, pool: Pool) -> bool:
     return host.mode is Mode.OPEN and pool.mode is Mode.OPEN
 
 
-def admit(room: Room, waiting: Sequence[Order]) -> Plan:
-    """Give free slots to waiting orders by (rank, id); nobody overtakes one that only waits for memory."""
-    share = _Share(room)
-    for order in sorted(waiting, key=lambda order: (order.rank or 0, order.id)):
-        if not share.serve(order):
-            break
-    return share.plan()
+def admit(room: Room, waiting: Iterable[Order]) -> Plan:
+    """Give free slots to waiting orders as their lanes have their turns. Nobody of its own lane overtakes an order that
+    only waits for memory, and no more than `OVERTAKEN_MAX` of others do."""
+    return _shared_out(_Share(room), waiting).plan()
+
+
+def _shared_out(share: "_Share", waiting: Iterable[Order]) -> "_Share":
+    line = Line(waiting, share.room.turns, share.room.weights)
+    while (order := line.next()) is not None:
+        match share.serve(order):
+            case _Turn.SERVED:
+                line.served()
+            case _Turn.PASSED:
+                line.passed()
+            case _Turn.CLOSED:
+                line.close()
+            case _Turn.LAST:
+                break
+    return share
 
 
 def nobody(room: Room) -> Plan:
@@ -230,20 +82,29 @@ def nobody(room: Room) -> Plan:
     return Plan(starting=0 if permits is None else room.starting, permits=permits)
 
 
-def only_wait_for_a_start(room: Room, waiting: Sequence[Order]) -> AbstractSet[str]:
+def only_wait_for_a_start(room: Room, waiting: Iterable[Order]) -> AbstractSet[str]:
     """Those that would have a slot, or one in the making, if nothing limited starts and every image were there."""
-    share = _Share(room, ungated=True)
-    for order in sorted(waiting, key=lambda order: (order.rank or 0, order.id)):
-        if not share.serve(order):
-            break
-    return share.served
+    return _shared_out(_Share(room, ungated=True), waiting).served
 
 
 def takes(room: Room, pool: Pool) -> int:
     """How many orders at the most this pool could take now, with the slots it has and those it may make."""
     if not serves(room.host, pool) or not pressure.takes_work(room.host):
         return 0
-    return len(room.free[pool.name]) + room.coming.get(pool.name, 0) + room.makeable[pool.name]
+    places = len(room.free[pool.name]) + room.coming.get(pool.name, 0) + room.makeable[pool.name]
+    return min(places, room.running_left.get(pool.name, places))
+
+
+class _Turn(Enum):
+    """What an order's turn comes to."""
+
+    SERVED = 1
+    PASSED = 2
+    """It is not served, those behind it may be."""
+    CLOSED = 3
+    """Nor is anybody of its lane."""
+    LAST = 4
+    """Nor is anybody else."""
 
 
 class _Share:
@@ -268,6 +129,12 @@ class _Share:
         limited = () if room.host.cpus is None else (*room.opened, *room.ending)
         self.cpus = processors.left(room.host, room.pools, limited)
         self.opened = Counter(room.project_open)
+        self.running_left = dict(room.running_left)
+        self.keys: set[tuple[str, str]] = set()
+        self.begun: set[str] = set()
+        """Pools with a start rate in which a run begins now."""
+        self.opens_at: int | None = None
+        self.overtaken: dict[str, int] = {}
         self.admissions: list[Admission] = []
         self.wanted, self.spoken = Counter[str](), Counter[str]()
         self.held: list[Order] = []
@@ -287,37 +154,78 @@ class _Share:
             blocked=self.blocked,
             starting=self.starting,
             permits=self.permits,
+            overtaken=self.overtaken,
+            opens_at=self.opens_at,
         )
 
-    def serve(self, order: Order) -> bool:
-        """Give it what it needs, if that is there; false when nobody may come after it."""
-        name, limit = order.pool, self.room.project_max.get(order.project)
-        if name not in self.serving or (limit is not None and self.opened[order.project] >= limit):
-            return True
+    def serve(self, order: Order) -> _Turn:
+        """Give it what it needs, if that is there."""
+        name = order.pool
+        if name not in self.serving or self._limited(order):
+            return _Turn.CLOSED
+        key = None if order.concurrency_key is None else (order.project, order.concurrency_key)
+        if key is not None and (key in self.keys or key in self.room.keys_held):
+            return _Turn.PASSED
         pool = self.room.pools[name]
         slots, soon = self.free[name], self.coming[name] > 0
         if not slots and not soon and self.makeable[name] <= 0:
-            return True
+            return _Turn.CLOSED
+        if self.overtaken and not slots and not is_seat(pool, self.room.seats):
+            return _Turn.CLOSED  # a place that is made now would only be taken away again for who waits for memory
         begins = self._begins(pool, claim=bool(slots), soon=soon)
         if begins and self.tries.get(name) == 0:
-            return True
+            return _Turn.CLOSED
         need = self._need(pool, order, new=not slots and not soon and self.counted[name] <= 0)
         memory = self.room.host.memory_mb
         if memory is not None and self.used + need > memory:
             if max(need, order.memory_mb) > memory:
-                return True  # it can never fit this host: it must not hold up the others for ever
-            self._make_room(name, self.used + need - memory)
-            return False
+                return _Turn.PASSED  # it can never fit this host: it must not hold up the others for ever
+            return self._wait_for_memory(order, self.used + need - memory)
         cpus = 0.0 if self.cpus is None else processors.needed(pool)
         if self.cpus is not None and cpus > max(0.0, self.cpus):
-            return cpus > (self.room.host.cpus or 0.0)  # as with memory
+            # as with memory
+            return _Turn.PASSED if cpus > (self.room.host.cpus or 0.0) else self._wait_for_room(order)
         if self._lacks_image(pool, claim=bool(slots), soon=soon):
-            return True
+            return _Turn.CLOSED
         self.used += need
         self.cpus = None if self.cpus is None else round(self.cpus - cpus, 3)
         self.opened[order.project] += 1
-        self._give(order, soon=soon, begins=begins)
+        if name in self.running_left:
+            self.running_left[name] -= 1
+        if key is not None:
+            self.keys.add(key)
+        return self._give(order, soon=soon, begins=begins)
+
+    def _limited(self, order: Order) -> bool:
+        """Whether its project or its pool may not begin any more runs now."""
+        name, limit = order.pool, self.room.project_max.get(order.project)
+        if limit is not None and self.opened[order.project] >= limit:
+            return True
+        if self.running_left.get(name) == 0:
+            return True
+        pool = self.room.pools[name]
+        return pool.settings.starts_per_minute is not None and not self._keeps_rate(pool)
+
+    def _keeps_rate(self, pool: Pool) -> bool:
+        """Whether the pool's start rate lets a run begin now: one at a time."""
+        opens_at = self.room.rate_opens_at(pool)
+        if opens_at is None or pool.name in self.begun:
+            return False
+        if opens_at > self.room.now:
+            self.opens_at = opens_at if self.opens_at is None else min(self.opens_at, opens_at)
+            return False
         return True
+
+    def _wait_for_memory(self, order: Order, lacking: int) -> _Turn:
+        """Others may go before it, but not for ever."""
+        if not self.blocked:
+            self._make_room(order.pool, lacking)
+        return self._wait_for_room(order)
+
+    def _wait_for_room(self, order: Order) -> _Turn:
+        before = self.room.overtaken.get(order.id, 0)
+        self.overtaken[order.id] = before
+        return _Turn.LAST if before >= OVERTAKEN_MAX else _Turn.CLOSED
 
     def _begins(self, pool: Pool, *, claim: bool, soon: bool) -> bool:
         """Whether serving it starts something on the platform now."""
@@ -341,7 +249,7 @@ class _Share:
             self.pulls.add(image)
         return not made_already
 
-    def _give(self, order: Order, *, soon: bool, begins: bool) -> None:
+    def _give(self, order: Order, *, soon: bool, begins: bool) -> _Turn:
         slots = self.free[order.pool]
         slot = slots.pop() if slots else None
         if slot is None:
@@ -349,7 +257,7 @@ class _Share:
             self.counted[order.pool] -= not soon
         if begins and self.permits == 0:
             self.held.append(order)
-            return
+            return _Turn.SERVED
         self.served.add(order.id)
         if begins and order.pool in self.tries:
             self.tries[order.pool] -= 1
@@ -359,10 +267,20 @@ class _Share:
             nth = self.starting = self.starting + 1
         if slot is not None:
             self.admissions.append(Admission(order, slot, nth))
-            return
+            return self._count(order)
         self.spoken[order.pool] += 1
         if not soon:
             self.wanted[order.pool] += 1
+        return _Turn.SERVED
+
+    def _count(self, order: Order) -> _Turn:
+        """Note what its run counts in, beside slots and memory."""
+        if self.room.pools[order.pool].settings.starts_per_minute is not None:
+            self.begun.add(order.pool)
+        if not self.overtaken:
+            return _Turn.SERVED
+        self.overtaken = {waiting: count + 1 for waiting, count in self.overtaken.items()}
+        return _Turn.LAST if max(self.overtaken.values()) >= OVERTAKEN_MAX else _Turn.SERVED
 
     def _make_room(self, name: str, lacking: int) -> None:
         """Idle live slots that it would not use go for an order that only waits for memory, those kept warm last; none
@@ -392,6 +310,8 @@ class _Share:
             lacking -= alive[slot.pool].settings.memory_mb
         if lacking <= 0:
             self.evictions = chosen
+            gone = {slot.name for slot in chosen}
+            self.free = {name: [slot for slot in idle if slot.name not in gone] for name, idle in self.free.items()}
 
 
 def _last_used(slot: Slot) -> tuple[int, str]:

@@ -34,10 +34,9 @@ from standby.core.model import (
     Tick,
     Trigger,
 )
+from standby.core.rank import rank
 from standby.core.sighting import Exit
 
-AGE_STEP_MS: Final = 1_000
-"""One point of priority is worth this much waiting."""
 RETRY_MS: Final = 5_000
 RETRY_CAP_MS: Final = 300_000
 """How long a broken slot waits before it is made anew: at first, and at the most."""
@@ -344,7 +343,7 @@ def blocked_total_ms(pool: Pool, now: int) -> int:
 
 def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
     due = None if spec.queue_timeout_ms is None else now + spec.queue_timeout_ms - blocked_total_ms(pool, now)
-    return replace(order, rank=now + spec.priority * AGE_STEP_MS, due_at=None, queue_due=due)
+    return replace(order, rank=rank(spec, now), due_at=None, queue_due=due)
 
 
 _RUN: Final = (

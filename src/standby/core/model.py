@@ -101,6 +101,7 @@ class EventKind(StrEnum):
     POOL_BROKEN = "pool.broken"
     POOL_MENDED = "pool.mended"
     POOL_RESET = "pool.reset"
+    POOL_BACKPRESSURE = "pool.backpressure"
     HOST_APPLIED = "host.applied"
     HOST_MODE = "host.mode"
     HOST_LED = "host.led"
@@ -118,7 +119,17 @@ class EventKind(StrEnum):
     SCHEDULE_MODE = "schedule.mode"
     SCHEDULE_TICKED = "schedule.ticked"
     SCHEDULE_MISSED = "schedule.missed"
+    PROJECT_OVERRIDDEN = "project.overridden"
+    PROJECT_BACKPRESSURE = "project.backpressure"
     SCHEDULE_REMOVED = "schedule.removed"
+
+
+class OnConflict(StrEnum):
+    """What becomes of an order whose concurrency key another unfinished one has, when it is submitted."""
+
+    WAIT = "wait"
+    CANCEL_NEW = "cancel_new"
+    CANCEL_OLD = "cancel_old"
 
 
 class Trigger(StrEnum):
@@ -176,6 +187,8 @@ class Order(Struct, frozen=True, kw_only=True):
     """Which boot of the slot's worker has the open run; null until one fetched it."""
     deploy_since: int | None = None
     """When its queue time was over and it waited only for a start: it got longer, once (see `lifecycle.extend`)."""
+    concurrency_key: str | None = None
+    """At most one order with this key has an open run in its project."""
 
 
 class Spec(Struct, frozen=True, kw_only=True):
@@ -202,6 +215,10 @@ class Spec(Struct, frozen=True, kw_only=True):
     schedule: str | None = None
     """The schedule that made it, and for which of its ticks."""
     tick_at: int | None = None
+    concurrency_key: str | None = None
+    on_conflict: OnConflict = OnConflict.WAIT
+    urgent: bool = False
+    """It goes before all lanes."""
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -310,6 +327,12 @@ class Project(Struct, frozen=True, kw_only=True):
     version: int = 1
     running_max: int | None = None
     """Open runs at once, over all hosts."""
+    weight: int = 1
+    """Its share of the turns where several projects wait."""
+    queue_max: int | None = None
+    """Ready orders that wait at once, over all pools."""
+    overrides: Mapping[str, Override] = {}
+    """What operators set over the configuration, by setting; the columns have it already."""
     mode: Mode = Mode.OPEN
     mode_since: int = 0
     mode_reason: str | None = None
@@ -388,7 +411,8 @@ class Guards(Struct, frozen=True, kw_only=True):
     """This slot must be idle, have `slot_version`, and be held by no order; else Conflict."""
     slot_version: int | None = None
     project_limit: bool = False
-    """The project's `running_max` must leave room, earlier changes of the same batch counted; else Full."""
+    """The project's `running_max` must leave room, and no other open run of it may have the order's concurrency key,
+    earlier changes of the same batch counted; else Full."""
 
 
 class Idempotency(Struct, frozen=True, kw_only=True):

@@ -34,6 +34,9 @@ TRIES_AFTER_MS: Final = 300_000
 OVERRIDABLE: Final[Mapping[str, str]] = {
     "slots_max": "slots_max",
     "slots_warm": "slots_warm",
+    "running_max": "running_max",
+    "starts_per_minute": "starts_per_minute",
+    "queue_max": "queue_max",
     "idle_ttl_s": "idle_ttl_ms",
     "max_uses": "max_uses",
     "max_age_s": "max_age_ms",
@@ -54,6 +57,8 @@ OVERRIDABLE: Final[Mapping[str, str]] = {
     "no_retry_on": "retry.no_retry_on",
 }
 """What an operator may set over the configuration, as the API names it, and the field that it is."""
+PROJECT_SETTINGS: Final = ("running_max", "weight", "queue_max")
+"""The same of a project."""
 
 
 def overlaid(configured: PoolSettings, overrides: Mapping[str, Override]) -> PoolSettings:
@@ -75,13 +80,7 @@ def override_pool(
     cause: Cause, pool: Pool, configured: PoolSettings, wanted: Mapping[str, Override | None]
 ) -> Change | None:
     """Set some settings over the configuration, give others (null) back to it; null when nothing changes."""
-    was = pool.overrides
-    new = {
-        name: override
-        for name, override in wanted.items()
-        if override is None or name not in was or was[name].value != override.value
-    }
-    overrides = {name: override for name, override in {**was, **new}.items() if override is not None}
+    overrides = overridden(pool.overrides, wanted)
     after = _made_of(replace(pool, overrides=overrides), overlaid(configured, overrides))
     return None if after == pool else change(cause, K.POOL_OVERRIDDEN, None, pool_was=pool, pool=after)
 
@@ -255,9 +254,44 @@ def runs_max(project: Project) -> int | None:
     return project.running_max if project.mode is Mode.OPEN else 0
 
 
-def apply_project(cause: Cause, was: Project | None, name: str, running_max: int | None) -> Change | None:
-    """Make the project's limit what the configuration says; null when it is that already."""
-    after = Project(name=name, running_max=running_max) if was is None else replace(was, running_max=running_max)
-    if after == was:
-        return None
-    return change(cause, K.PROJECT_APPLIED, None, project_was=was, project=after)
+def apply_project(cause: Cause, was: Project | None, configured: Project) -> Change | None:
+    """Make the project what the configuration says, but for what operators set; null when it is that already."""
+    after = configured if was is None else _set_over(was, configured, was.overrides)
+    return None if after == was else change(cause, K.PROJECT_APPLIED, None, project_was=was, project=after)
+
+
+def override_project(
+    cause: Cause, was: Project | None, configured: Project, wanted: Mapping[str, Override | None]
+) -> Change | None:
+    """Set some settings over the configuration, give others (null) back to it; null when nothing changes."""
+    project = was or configured
+    after = _set_over(project, configured, overridden(project.overrides, wanted))
+    return None if after == project else change(cause, K.PROJECT_OVERRIDDEN, None, project_was=was, project=after)
+
+
+def _set_over(project: Project, configured: Project, overrides: Mapping[str, Override]) -> Project:
+    said = {name: getattr(configured, name) for name in PROJECT_SETTINGS}
+    values = said | {name: override.value for name, override in overrides.items()}
+    return replace(project, **values, overrides=overrides)
+
+
+def overridden(was: Mapping[str, Override], wanted: Mapping[str, Override | None]) -> dict[str, Override]:
+    """What is set by hand once this is; what is set to the value it has keeps who set it and when."""
+    new = {
+        name: override
+        for name, override in wanted.items()
+        if override is None or name not in was or was[name].value != override.value
+    }
+    return {name: override for name, override in {**was, **new}.items() if override is not None}
+
+
+def refuse_for_pool(cause: Cause, pool: Pool) -> Change:
+    """Orders are being refused, because too many wait in the pool."""
+    note = {"queue_max": pool.settings.queue_max}
+    return change(cause, K.POOL_BACKPRESSURE, None, pool_was=pool, pool=pool, note=note)
+
+
+def refuse_for_project(cause: Cause, project: Project) -> Change:
+    """Orders are being refused, because too many of the project wait."""
+    note = {"queue_max": project.queue_max}
+    return change(cause, K.PROJECT_BACKPRESSURE, None, project_was=project, project=project, note=note)

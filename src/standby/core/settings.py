@@ -134,6 +134,12 @@ class PoolSettings(Struct, frozen=True, kw_only=True):
     silence_ms: int | None = None
     """A worker of this pool ends itself so long after its last answered heartbeat; null: its silence means nothing."""
     template: Template = Template()
+    running_max: int | None = None
+    """Open runs at once."""
+    starts_per_minute: int | None = None
+    """Runs that may begin in a minute, evenly spaced."""
+    queue_max: int | None = None
+    """Ready orders that wait at once."""
     memory_mb: int = 256
     queue_timeout_ms: int | None = 300_000
     queue_timeout_max_ms: int | None = 600_000

@@ -109,7 +109,7 @@ def _is_claim(change: Change, was: Order, now: Order) -> bool:
     guards = change.guards
     taken = guards.slot_free == now.slot is not None and guards.slot_version is not None and guards.project_limit
     waited = was.slot is None and was.state is OrderState.PENDING and now.rank is None and now.queue_due is None
-    alone = not (change.run or change.slot or change.slot_was)
+    alone = not (change.run or change.slot or change.slot_was or was.concurrency_key)
     return alone and taken and waited and now.commanded_at == change.at
 
 

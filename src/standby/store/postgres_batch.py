@@ -132,6 +132,7 @@ def _change(n: int, one: Entry) -> tuple[Any, ...]:
         guards.slot_version,
         one.opens,
         guards.project_limit,
+        one.order.concurrency_key if one.order is not None and one.opens and guards.project_limit else None,
     )
 
 

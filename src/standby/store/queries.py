@@ -81,7 +81,8 @@ select s.body, o.* from slots p join orders o on o.slot = p.name join specs s on
 where p.host = $1 order by o.slot
 """
 
-# candidates: a loose index scan, one step for each project that has a ready order in the pool; the heads of each lane
+# candidates: a loose index scan, one step for each project that has a ready order in the pool; the heads of each lane,
+# of those with one concurrency key only the first, and none while somebody holds it
 CANDIDATES_POSTGRES: Final = """
 with recursive lane (project) as (
     select min(project) from orders where pool = $1 and rank is not null
@@ -90,7 +91,10 @@ with recursive lane (project) as (
     from lane where lane.project is not null)
 select s.body, head.* from lane cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
-        and o.memory_mb <= $3
+        and o.memory_mb <= $3 and (o.concurrency_key is null or not exists (
+            select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key
+                and k.ended_at is null and (k.slot is not null
+                    or k.pool = o.pool and k.rank is not null and (k.rank, k.id) < (o.rank, o.id))))
     order by o.rank, o.id limit $2) head
 join specs s on s.order_id = head.id
 where lane.project is not null order by head.rank, head.id
@@ -105,7 +109,10 @@ with recursive lane (project) as (
 select s.body, o.* from lane cross join orders o cross join specs s
 where lane.project is not null and o.id in (
     select h.id from orders h where h.pool = $1 and h.project = lane.project and h.rank is not null
-        and h.memory_mb <= $3
+        and h.memory_mb <= $3 and (h.concurrency_key is null or not exists (
+            select 1 from orders k where k.project = h.project and k.concurrency_key = h.concurrency_key
+                and k.ended_at is null and (k.slot is not null
+                    or k.pool = h.pool and k.rank is not null and (k.rank, k.id) < (h.rank, h.id))))
     order by h.rank, h.id limit $2)
     and s.order_id = o.id
 order by o.rank, o.id
@@ -117,7 +124,10 @@ select s.body, head.*
 from unnest(cast($4 as text[]), cast($5 as bigint[]), cast($6 as text[])) as lane (project, rank, id)
 cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
-        and (o.rank, o.id) > (lane.rank, lane.id) and o.memory_mb <= $3
+        and (o.rank, o.id) > (lane.rank, lane.id) and o.memory_mb <= $3 and (o.concurrency_key is null or not exists (
+            select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key
+                and k.ended_at is null and (k.slot is not null
+                    or k.pool = o.pool and k.rank is not null and (k.rank, k.id) < (o.rank, o.id))))
     order by o.rank, o.id limit $2) head
 join specs s on s.order_id = head.id
 order by head.rank, head.id
@@ -128,7 +138,10 @@ select s.body, o.* from json_each($4) p join json_each($5) r on r.key = p.key jo
 cross join orders o cross join specs s
 where o.id in (
     select h.id from orders h where h.pool = $1 and h.project = p.value and h.rank is not null
-        and (h.rank, h.id) > (r.value, i.value) and h.memory_mb <= $3
+        and (h.rank, h.id) > (r.value, i.value) and h.memory_mb <= $3 and (h.concurrency_key is null or not exists (
+            select 1 from orders k where k.project = h.project and k.concurrency_key = h.concurrency_key
+                and k.ended_at is null and (k.slot is not null
+                    or k.pool = h.pool and k.rank is not null and (k.rank, k.id) < (h.rank, h.id))))
     order by h.rank, h.id limit $2)
     and s.order_id = o.id
 order by o.rank, o.id

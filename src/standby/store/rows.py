@@ -72,7 +72,9 @@ def host(row: Row) -> Host:
 
 
 def project(row: Row) -> Project:
-    return value(Project, row)
+    fields = dict(zip(Project.__struct_fields__, row, strict=False))
+    fields["overrides"] = _overrides.decode(fields["overrides"])
+    return convert(fields, Project)
 
 
 def lease(row: Row) -> Lease:

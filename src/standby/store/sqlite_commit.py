@@ -16,15 +16,15 @@ from standby.store.schedules import put_schedule
 INSERT_ORDER: Final = """
 insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
     queue_due, dedupe_live, slot, incarnation, handle, commanded_at, command_until, ready_at, deadline, stop_reason,
-    reason, exit_code, ended_at, boot, deploy_since)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
+    reason, exit_code, ended_at, boot, deploy_since, concurrency_key)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
 """
 UPDATE_ORDER: Final = """
 update orders set version = ?2, state = ?7, state_since = ?8, attempt = ?9, rank = ?10, due_at = ?11, queue_due = ?12,
     dedupe_live = ?13, slot = ?14, incarnation = ?15, handle = ?16, commanded_at = ?17, command_until = ?18,
     ready_at = ?19, deadline = ?20, stop_reason = ?21, reason = ?22, exit_code = ?23, ended_at = ?24,
     boot = ?25, deploy_since = ?26
-where id = ?1 and version = ?27
+where id = ?1 and version = ?28
 """
 CLAIM_ORDER: Final = """
 update orders set version = version + 1, state = 'preparing', state_since = ?2, attempt = ?3, rank = null,
@@ -74,8 +74,9 @@ insert or replace into hosts (name, version, driver, memory_mb, identity, mode, 
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_PROJECT: Final = """
-insert or replace into projects (name, version, running_max, mode, mode_since, mode_reason, mode_actor, mode_stop_at)
-values (?, ?, ?, ?, ?, ?, ?, ?)
+insert or replace into projects (name, version, running_max, weight, queue_max, overrides, mode, mode_since,
+    mode_reason, mode_actor, mode_stop_at)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_REPLAY: Final = """
 insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)
@@ -92,6 +93,8 @@ POOL_VERSION: Final = "select version from pools where name = ?"
 HOST_VERSION: Final = "select version from hosts where name = ?"
 SCHEDULE_VERSION: Final = "select version from schedules where name = ?"
 PROJECT_VERSION: Final = "select version from projects where name = ?"
+
+KEY_HELD: Final = "select 1 from orders where project = ? and concurrency_key = ? and slot is not null"
 
 Value = None | int | float | bytes | str
 
@@ -307,8 +310,11 @@ class Batch:
         return spec is not None and self._get("select 1 from specs where order_id = ?", spec.order_id) is not None
 
     def _has_room(self, one: Entry) -> bool:
+        """Whether the project may open one more run, and nobody else of it holds the order's concurrency key."""
         assert one.order is not None
-        project = one.order.project
+        project, key = one.order.project, one.order.concurrency_key
+        if key is not None and self._get(KEY_HELD, project, key) is not None:
+            return False
         if project not in self._room:
             most = self._get("select running_max from projects where name = ?", project)
             text = "select count(*) from orders where slot is not null and project = ?"
@@ -371,7 +377,8 @@ class Batch:
         elif change.host_was is not None:
             self._cursor.execute("delete from hosts where name = ?", (change.host_was.name,))
         if one.project is not None:
-            self._cursor.execute(PUT_PROJECT, astuple(one.project))
+            values = asdict(one.project) | {"overrides": encode(one.project.overrides).decode()}
+            self._cursor.execute(PUT_PROJECT, tuple(values.values()))
         elif change.project_was is not None:
             self._cursor.execute("delete from projects where name = ?", (change.project_was.name,))
         if one.of_schedule:

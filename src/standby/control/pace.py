@@ -1,0 +1,29 @@
+"""What a leader remembers of whom it served: whose turn is next, who was overtaken, when a run last began in a pool."""
+
+from collections.abc import Mapping
+
+from standby.core.admit import Plan
+from standby.core.lanes import Turns
+from standby.core.model import Pool
+
+
+class Pace:
+    """One leader's memory of its claims. The next leader begins without: it waits for a whole gap of every start rate,
+    and gives nobody more than one turn, and `OVERTAKEN_MAX` overtakings, too many."""
+
+    def __init__(self, now: int) -> None:
+        self.turns = Turns()
+        self.overtaken: Mapping[str, int] = {}
+        self._since = now
+        self._started: dict[str, int] = {}
+
+    def started(self, pools: Mapping[str, Pool]) -> Mapping[str, int]:
+        """When a run last began in each pool that limits how many may in a minute, as late as it can have been."""
+        limited = [name for name, pool in pools.items() if pool.settings.starts_per_minute is not None]
+        return {name: self._started.get(name, self._since) for name in limited}
+
+    def took(self, plan: Plan, weights: Mapping[str, int], now: int) -> None:
+        """These orders are claimed."""
+        for admission in plan.admissions:
+            self.turns.take(admission.order, weights)
+            self._started[admission.order.pool] = now
