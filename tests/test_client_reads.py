@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from standby import AsyncClient, ServerRefused
-from standby.client import answers, schedules
+from standby.client import answers, project_plans, schedules
 from standby.client.plans import NewOrder
 from standby.core.model import OrderState
 from tests.api.house import TOKEN, House, house
@@ -49,7 +49,7 @@ ANSWERS: dict[str, Any] = {
     "/pools/default": answers.Pool,
     "/hosts/local": answers.Host,
     "/schedules/nightly": schedules.Schedule,
-    "/projects/default": schedules.Project,
+    "/projects/default": project_plans.Project,
     "/work-orders/{order}/why": answers.Why,
     "/work-orders/{order}/runs": tuple[answers.Run, ...],
     "/work-orders/{order}/events": tuple[answers.Event, ...],

@@ -96,6 +96,12 @@ class Metrics:
             ["pool"],
             registry=to,
         )
+        self.backpressure = Counter(
+            "standby_backpressure",
+            "Minutes in which a server refused orders of a full queue.",
+            ["of", "name"],
+            registry=to,
+        )
         self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
         self.oldest = Gauge("standby_oldest_event_age_seconds", "How far back the events go.", registry=to)
         self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
@@ -186,6 +192,8 @@ class Metrics:
                 return after
 
     async def _count(self, world: World, event: Event) -> None:
+        if event.kind in (EventKind.POOL_BACKPRESSURE, EventKind.PROJECT_BACKPRESSURE):
+            self.backpressure.labels(event.kind.partition(".")[0], event.subject).inc()
         if not event.kind.startswith("order."):
             self._count_ticks(event)
             return

@@ -26,7 +26,9 @@ config = schemathesis.Config.from_dict(
             "max-examples": EXAMPLES or 10,
         },
         # What is well formed can still not be meant: a cursor of another store, a pool that is not there.
-        "checks": {"positive_data_acceptance": {"expected-statuses": ["2xx", "304", "404", "409", "410", "422"]}},
+        "checks": {
+            "positive_data_acceptance": {"expected-statuses": ["2xx", "304", "403", "404", "409", "410", "422"]}
+        },
     }
 )
 schema = schemathesis.openapi.from_dict(description(), config=config)

@@ -204,3 +204,26 @@ def test_a_project_is_paused_drained_and_resumed(at_home: Standby) -> None:
     assert "project reports is open" in at_home("projects", "resume", "reports").err
     assert at_home("projects", "pause", "nobody").code == 4
     assert at_home("orders", "cancel", order_id).code == 0
+
+
+def test_a_projects_share_and_limits_are_set_shown_and_given_back(at_home: Standby) -> None:
+    set_ = at_home("projects", "set", "shares", "weight=3", "queue_max=none", "running_max=2", "--reason", "big day")
+    assert (set_.code, "project shares: weight=3" in set_.err) == (0, True)
+    shown = at_home("projects", "show", "shares").out
+    assert "weight = 3 by admin" in shown and "big day" in shown
+    assert "shares" in at_home("projects").out
+    view = json.loads(at_home("projects", "set", "shares", "--unset", "running_max", "--json").out)
+    assert (view["running_max"], view["weight"]) == (None, 3)
+    assert at_home("projects", "set", "shares").code == 2
+    wrong = at_home("projects", "set", "shares", "weight=0")
+    assert (wrong.code, "weight" in wrong.err) == (4, True)
+
+
+def test_an_order_with_a_concurrency_key_can_give_way(at_home: Standby) -> None:
+    words = (*LATER, "--concurrency-key", "nightly", "--on-conflict", "cancel_new")
+    one, two = (at_home("submit", *words, "--", "true").out.strip() for _ in range(2))
+    assert json.loads(at_home("orders", "show", two, "--json").out)["state"] == "cancelled"
+    assert "nightly" in at_home("orders", "show", one).out
+    assert at_home("orders", "cancel", one).code == 0
+    urgent = at_home("submit", "--urgent", "--wait", "--", "true")
+    assert urgent.code == 0

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from standby.core.model import Order, OrderState
+from standby.core.model import EventKind, Order, OrderState, Override, Pool, Project
 from standby.store.contract import Answer, Store
 from tests import make
 
@@ -71,3 +71,46 @@ async def test_an_order_keeps_its_key(store: Store) -> None:
     (order,) = await _orders(store, "k")
     found = await store.order(order.id)
     assert found is not None and found.order == replace(order, state=OrderState.PENDING)
+
+
+async def test_the_contenders_of_a_key_are_its_unfinished_orders_in_the_order_of_their_submits(store: Store) -> None:
+    first, second, other = await _orders(store, "k", "k", "l")
+    elsewhere = await _orders(store, "k", project="b")
+    gone = (await _orders(store, "k"))[0]
+    await store.save([make.cancel(gone)])
+    found = await store.contenders("a", "k", 9)
+    assert [each.order.id for each in found] == [first.id, second.id]
+    assert found[0].seq < found[1].seq
+    assert [each.order.id for each in await store.contenders("a", "k", 1)] == [first.id]
+    assert not {other.id, elsewhere[0].id} & {each.order.id for each in found}
+
+
+async def test_a_queue_is_counted_by_pool_and_by_project_and_no_further_than_asked(store: Store) -> None:
+    pools = [Pool(name=name, host="h", mode_since=1) for name in "pq"]
+    await store.save([make.put_pool(None, pool) for pool in pools])
+    await _orders(store, None, None, None)
+    await _orders(store, None, None, pool="q")
+    await _orders(store, None, project="b", pool="q")
+    assert [await store.depth(name, None, 9) for name in ("p", "q", "none")] == [3, 3, 0]
+    assert [await store.depth(None, name, 9) for name in ("a", "b", "none")] == [5, 1, 0]
+    assert (await store.depth("p", None, 2), await store.depth(None, "a", 4)) == (2, 4)
+    assert list(await store.lanes("q", 9)) == ["a", "b"] and list(await store.lanes("q", 1)) == ["a"]
+    assert list(await store.lanes("none", 9)) == []
+
+
+async def test_the_last_start_of_a_pool_is_found_in_its_events(store: Store) -> None:
+    assert await store.last_start("p") is None
+    orders = await _orders(store, None)
+    await _answers(store, orders)
+    assert (await store.last_start("p"), await store.last_start("q")) == (make.NOW, None)
+
+
+async def test_limits_and_what_was_set_by_hand_of_a_project_are_kept(store: Store) -> None:
+    row = Project(
+        name="a", running_max=0, weight=7, queue_max=3, overrides={"weight": Override(value=7, actor="ada", at=5)}
+    )
+    await store.save([make.change(EventKind.PROJECT_OVERRIDDEN, project=row)])
+    assert list(await store.projects()) == [row]
+    changed = replace(row, version=2, weight=1, overrides={})
+    (verdict,) = await store.save([make.change(EventKind.PROJECT_OVERRIDDEN, project_was=row, project=changed)])
+    assert verdict.saved and list(await store.projects()) == [changed]

@@ -20,6 +20,8 @@ from standby.world import World
 KEY_PREFIX: Final = "sb_"
 KEY_FILE: Final = "admin.key"
 LOCAL_ACTOR: Final = "local"
+ADMINS: Final = frozenset({"admin", LOCAL_ACTOR})
+"""Who may put orders before all lanes: the first key, and anybody where there are no keys."""
 OPEN_PATHS: Final = frozenset({"/", "/docs", "/healthz", "/readyz", "/favicon.ico"})
 OPEN_PREFIX: Final = "/static/"
 WORKER_PREFIX: Final = "/api/v1/worker/"

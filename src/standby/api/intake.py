@@ -9,6 +9,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from standby.api import conflicts, queues
+from standby.api.auth import ADMINS
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
 from standby.api.waits import Expected, expected_at_submit
@@ -16,7 +18,7 @@ from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle, warm
 from standby.core.draft import draft
 from standby.core.estimate import Wait
-from standby.core.model import Change, Idempotency, Order, Pool, Retry, Spec, Trigger
+from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.starts import has_seats
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
@@ -78,6 +80,9 @@ class Intake:
         if pool.settings.project not in (None, body.project):
             text = f"pool {pool.name} takes only orders of project {pool.settings.project}, not of {body.project}"
             raise invalid(text, "use another pool, or submit it in that project", "project")
+        if body.urgent and self._actor not in ADMINS:
+            text = f"only the key named admin may put an order before all lanes, not {self._actor}"
+            raise Problem(403, "admin_needed", text, "leave urgent out and give it a smaller priority")
         spec = await self._spec(body, pool, payload)
         memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
         await self._check_fits(memory_mb, pool)
@@ -103,7 +108,8 @@ class Intake:
             env = self._world.seal.open(order.id, sealed)
         except SealBroken as error:
             raise Problem(409, "env_sealed", str(error), "submit it anew with its env values") from None
-        spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, schedule=None, tick_at=None)
+        fresh = {"schedule": None, "tick_at": None, "urgent": False}
+        spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, **fresh)
         pool = await self._pool(order.pool)
         await self._check_fits(order.memory_mb, pool)
         return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
@@ -133,6 +139,9 @@ class Intake:
             raise invalid("the command's first word is empty", "name the program to run", "command")
         if body.rerun_of is not None and await self._world.store.order(body.rerun_of) is None:
             raise invalid(f"there is no order {body.rerun_of!r} to run again", "name an order that exists", "rerun_of")
+        if body.on_conflict is not OnConflict.WAIT and body.concurrency_key is None:
+            text = "on_conflict says what to do about others with its concurrency_key, and it has none"
+            raise invalid(text, "send a concurrency_key too", "on_conflict")
         defaults, said = pool.settings, body.model_fields_set
         queue_ms = _ms(body.queue_timeout_s) if "queue_timeout_s" in said else defaults.queue_timeout_ms
         if "queue_timeout_s" in said:
@@ -152,6 +161,9 @@ class Intake:
             retry=_retry(body.retry, defaults.retry),
             not_before=body.not_before,
             dedupe_key=body.dedupe_key,
+            concurrency_key=body.concurrency_key,
+            on_conflict=body.on_conflict,
+            urgent=body.urgent,
             rerun_of=body.rerun_of,
             submitted_by=self._actor,
         )
@@ -172,7 +184,9 @@ class Intake:
 
     async def take(self, wishes: Sequence[Wish], *, together: bool = False) -> list[Taken | Problem]:
         """Save each wish, or all or none of them; says what became of each, in order."""
-        done: list[Taken | Problem | None] = [None] * len(wishes)
+        done: list[Taken | Problem | None] = [*await self._refused(wishes)]
+        if together and (refused := next((each for each in done if isinstance(each, Problem)), None)) is not None:
+            raise refused
         for _ in range(TRIES):
             left = [place for place, found in enumerate(done) if found is None]
             if not left:
@@ -188,6 +202,15 @@ class Intake:
                 break  # then none is taken in: those that were held back are not tried alone
         lost = "the order could not be saved: others changed the same rows"
         return [Problem(409, "conflict", lost, "send it again") if found is None else found for found in done]
+
+    async def _refused(self, wishes: Sequence[Wish]) -> Sequence[Taken | Problem | None]:
+        """Those for which too many wait already; one that was taken in before is answered as it was then."""
+        found: list[Taken | Problem | None] = [*await queues.refusals(self._world, wishes)]
+        for place, wish in enumerate(wishes):
+            if found[place] is not None and wish.key is not None:
+                known = await self.replay(wish.project, wish.key, wish.fingerprint)
+                found[place] = found[place] if known is None else known
+        return found
 
     async def _save(
         self, wishes: Sequence[Wish], changes: Sequence[Change], together: bool
@@ -254,7 +277,12 @@ class Intake:
         if verdict.saved:
             if isinstance(place.wait, Wait):
                 self._world.estimates.give(change.subject, change.at, place.wait)
-            return Taken(answer="submitted", order_id=change.subject, text=_answer(change, place))
+            assert change.order is not None and verdict.seq is not None
+            text = _answer(change, place)
+            if await conflicts.settle(self._world, self._actor, change.order, wish.spec, verdict.seq):
+                work = await self._world.store.order(change.subject)
+                text = text if work is None else msgspec.json.encode(order_view(work.order, work.spec))
+            return Taken(answer="submitted", order_id=change.subject, text=text)
         if verdict.answer is not Answer.DUPLICATE:
             return None
         if wish.key is not None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import msgspec
 from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_any
@@ -32,7 +33,7 @@ EVENTS_MOST: Final = 10_000
 router = APIRouter(tags=["work orders"])
 
 
-class LineView(msgspec.Struct, frozen=True):
+class LineView(Struct, frozen=True):
     """One line of output."""
 
     line: int
@@ -41,12 +42,12 @@ class LineView(msgspec.Struct, frozen=True):
     text: str
 
 
-class LogView(msgspec.Struct, frozen=True):
+class LogView(Struct, frozen=True):
     """Some lines; `next` is where to go on, `dropped` how many lines before the first one are no longer kept."""
 
     order: str
     run: int | None
-    from_line: int = msgspec.field(name="from")
+    from_line: int = field(name="from")
     next: int
     dropped: int
     closed: bool

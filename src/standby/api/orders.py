@@ -33,6 +33,8 @@ from standby.store.contract import OrderFilter, Work
 from standby.world import World
 
 CANCEL_TRIES: Final = 20
+LANES_MOST: Final = 6
+CONTENDERS_MOST: Final = 100
 _WAITING: Final = frozenset({OrderState.PENDING, OrderState.WAITING_RETRY})
 
 router = APIRouter(tags=["work orders"])
@@ -176,12 +178,20 @@ async def _line(world: World, house: explain.House, order: Order) -> explain.Lin
     return explain.Line(places[order.id], len(waiters)) if order.id in places else None
 
 
+async def _turn(world: World, order: Order) -> explain.Turn:
+    """The order's place in its lane, and whom that takes turns with."""
+    lanes = await world.store.lanes(order.pool, LANES_MOST)
+    return explain.Turn(await world.store.position(order) or 1, [name for name in lanes if name != order.project])
+
+
 async def _explained(world: World, order: Order) -> tuple[explain.House | None, explain.Gate | None]:
     """The gate that holds the order, and what it was found from."""
     house = (await read_houses(world, [order])).get((order.pool, order.project))
     gate = None if house is None else explain.gate(order, house)
     if house is not None and gate is not None and gate.name is explain.GateName.STARTS:
         gate = explain.gate(order, replace(house, line=await _line(world, house, order)))
+    elif house is not None and gate is not None and gate.name is explain.GateName.TURN:
+        gate = explain.gate(order, replace(house, turn=await _turn(world, order)))
     return house, gate
 
 
@@ -195,7 +205,9 @@ def _gate(order: Order, houses: dict[tuple[str, str], explain.House]) -> explain
 async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, str], explain.House]:
     """What the gates of the waiting ones among these orders are explained from, by pool and project."""
     store = world.store
-    wanted = {(order.pool, order.project) for order in orders if order.state in _WAITING}
+    waiting = [order for order in orders if order.state in _WAITING]
+    wanted = {(order.pool, order.project) for order in waiting}
+    contenders = await _contenders(world, waiting)
     if not wanted:
         return {}
     pools = {pool.name: pool for pool in await store.pools()}
@@ -220,5 +232,17 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
             project_max=projects[project].running_max if project in projects else None,
             project=projects.get(project),
             project_holders=[each for each in holders if each.project == project],
+            contenders=contenders.get(project, {}),
+            last_start=None if pool.settings.starts_per_minute is None else await store.last_start(pool_name),
         )
     return houses
+
+
+async def _contenders(world: World, waiting: Iterable[Order]) -> dict[str, dict[str, list[Order]]]:
+    """Project and concurrency key -> the unfinished orders that have it."""
+    keys = {(order.project, order.concurrency_key) for order in waiting if order.concurrency_key is not None}
+    found: dict[str, dict[str, list[Order]]] = {}
+    for project, key in sorted(keys):
+        listed = await world.store.contenders(project, key, CONTENDERS_MOST)
+        found.setdefault(project, {})[key] = [each.order for each in listed]
+    return found

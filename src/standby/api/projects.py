@@ -1,44 +1,55 @@
-"""Projects: what operators want of them, and how many runs they have open."""
+"""Projects: what operators want of them, their limits and their share."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from standby.api.needs import ActorNeed, WorldNeed
-from standby.api.place_views import ModeView
+from standby.api.place_views import ModeView, OverrideView
 from standby.api.places import TRIES, busy, parse_mode
-from standby.api.problems import not_found
+from standby.api.problems import invalid, not_found
 from standby.api.views import answer, shown_time, tagged, time
+from standby.api.wire import Name, PatchProjectBody, parse
 from standby.core import places
-from standby.core.model import Mode, Project, Trigger
+from standby.core.model import Mode, Override, Project, Trigger
 from standby.store.contract import OrderFilter
 from standby.world import World
+
+COUNT_MOST: Final = 10_000
 
 router = APIRouter(tags=["places"])
 
 
 class ProjectView(ModeView, frozen=True):
-    """A project, how many open runs it has, and how many it may have."""
+    """A project with its limits; null is no limit."""
 
     name: str
-    open: int
     running_max: int | None
+    weight: int
+    """Its share of the turns where several projects wait."""
+    queue_max: int | None
+    open: int
+    """Its open runs, over all hosts."""
+    pending: int
+    """Its ready orders, over all pools; counted no further than 10,000."""
+    overrides: Mapping[str, OverrideView]
 
 
 class ProjectsView(Struct, frozen=True):
-    """The projects that somebody limited or closed, and those with open runs."""
+    """The projects of which somebody said something, and those with open runs."""
 
     projects: Sequence[ProjectView]
 
 
 @router.get("/projects")
 async def list_projects(request: Request, world: WorldNeed) -> Response:
-    """The projects that somebody limited or closed, and those with open runs."""
+    """The projects of which somebody said something, and those with open runs."""
     opened = await world.store.open_by_project()
     known = {project.name: project for project in await world.store.projects()}
     names = sorted({*known, *opened})
-    views = [_view(known.get(name) or Project(name=name), opened.get(name, 0)) for name in names]
+    views = [await _view(world, known.get(name) or Project(name=name), opened.get(name, 0)) for name in names]
     return tagged(request, ProjectsView(projects=views))
 
 
@@ -46,6 +57,29 @@ async def list_projects(request: Request, world: WorldNeed) -> Response:
 async def show_project(request: Request, world: WorldNeed, name: str) -> Response:
     """One project."""
     return tagged(request, await _project_view(world, name))
+
+
+@router.patch("/projects/{name}")
+async def override_project(request: Request, world: WorldNeed, actor: ActorNeed, name: Name) -> Response:
+    """Set limits or the weight of a project over the configuration, until they are unset; at once, and also after a
+    restart."""
+    body, _ = await parse(request, PatchProjectBody, world.config.request_max_kb)
+    given = body.set.model_dump(mode="json", include=body.set.model_fields_set)
+    if not given and not body.unset:
+        raise invalid("there is nothing to set or unset", 'send "set" or "unset"', "set")
+    if both := sorted(set(given) & set(body.unset)):
+        raise invalid(f"{', '.join(both)} cannot be set and unset at once", "name it once", "unset")
+    for _ in range(TRIES):
+        cause = world.cause(Trigger.REQUEST, actor)
+        wanted = {
+            key: Override(value=value, actor=actor, at=cause.at, reason=body.reason) for key, value in given.items()
+        }
+        was = next((project for project in await world.store.projects() if project.name == name), None)
+        change = places.override_project(cause, was, configured(world, name), {**wanted, **dict.fromkeys(body.unset)})
+        if change is None or (await world.store.save([change]))[0].saved:
+            world.shared.forget(("queues",))
+            return answer(await _project_view(world, name))
+    raise busy("project", name)
 
 
 @router.post("/projects/{name}/pause")
@@ -65,6 +99,12 @@ async def drain_project(request: Request, world: WorldNeed, actor: ActorNeed, na
     """None of its orders is started any more; with `now` what runs is stopped, and runs again once it is resumed if its
     policy allows."""
     return await _set_project(request, world, actor, name, Mode.DRAINING)
+
+
+def configured(world: World, name: str) -> Project:
+    """What the configuration says of a project."""
+    said = world.config.project(name)
+    return Project(name=name, running_max=said.running_max, weight=said.weight, queue_max=said.queue_max)
 
 
 async def _set_project(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:
@@ -91,10 +131,10 @@ async def _project(world: World, name: str) -> Project | None:
 
 async def _project_view(world: World, name: str) -> ProjectView:
     project = await _project(world, name) or Project(name=name)
-    return _view(project, (await world.store.open_by_project()).get(name, 0))
+    return await _view(world, project, (await world.store.open_by_project()).get(name, 0))
 
 
-def _view(project: Project, opened: int) -> ProjectView:
+async def _view(world: World, project: Project, opened: int) -> ProjectView:
     return ProjectView(
         name=project.name,
         mode=project.mode,
@@ -102,6 +142,13 @@ def _view(project: Project, opened: int) -> ProjectView:
         mode_reason=project.mode_reason,
         mode_actor=project.mode_actor,
         mode_stop_at=shown_time(project.mode_stop_at),
-        open=opened,
         running_max=project.running_max,
+        weight=project.weight,
+        queue_max=project.queue_max,
+        open=opened,
+        pending=await world.store.depth(None, project.name, COUNT_MOST),
+        overrides={
+            key: OverrideView(each.value, each.actor, time(each.at), each.reason)
+            for key, each in project.overrides.items()
+        },
     )

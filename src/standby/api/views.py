@@ -19,6 +19,7 @@ from standby.core.model import (
     Event,
     EventKind,
     Json,
+    OnConflict,
     Order,
     OrderState,
     Reason,
@@ -137,6 +138,9 @@ class OrderView(Struct, frozen=True):
     retry: RetryView
     not_before: Time | None
     dedupe_key: str | None
+    concurrency_key: str | None
+    on_conflict: OnConflict
+    urgent: bool
     rerun_of: str | None
     submitted_by: str
     schedule: str | None
@@ -273,6 +277,9 @@ def order_view(
         retry=retry_view(spec.retry),
         not_before=shown_time(spec.not_before),
         dedupe_key=spec.dedupe_key,
+        concurrency_key=spec.concurrency_key,
+        on_conflict=spec.on_conflict,
+        urgent=spec.urgent,
         rerun_of=spec.rerun_of,
         submitted_by=spec.submitted_by,
         schedule=spec.schedule,

@@ -18,8 +18,8 @@ from pydantic import (
 from starlette.requests import ClientDisconnect
 
 from standby.api.problems import Problem, cut, from_validation, invalid
-from standby.core.model import NEVER_RETRIED, Json, Missed, OrderState, Reason
-from standby.core.places import OVERRIDABLE
+from standby.core.model import NEVER_RETRIED, Json, Missed, OnConflict, OrderState, Reason
+from standby.core.places import OVERRIDABLE, PROJECT_SETTINGS
 
 TEN_YEARS_S: Final = 10 * 366 * 86_400
 TIME_MAX_MS: Final = 253_402_300_799_999
@@ -113,6 +113,9 @@ class SubmitBody(Body):
     retry: RetryBody = RetryBody()
     not_before: Time | None = None
     dedupe_key: ShortText | None = None
+    concurrency_key: ShortText | None = None
+    on_conflict: OnConflict = OnConflict.WAIT
+    urgent: bool = False
     rerun_of: ShortText | None = None
 
 
@@ -212,6 +215,22 @@ class PatchPoolBody(Body):
 
     set: SettingsBody = SettingsBody()
     unset: Annotated[list[Literal[tuple(OVERRIDABLE)]], Field(max_length=len(OVERRIDABLE))] = []  # type: ignore[valid-type]
+    reason: ReasonText | None = None
+
+
+class ProjectSettingsBody(Body):
+    """Settings of a project; only what is given is set. Null is unlimited."""
+
+    running_max: CountOrNull = None
+    weight: Annotated[int, Field(ge=1, le=1_000)] = 1
+    queue_max: CountOrNull = None
+
+
+class PatchProjectBody(Body):
+    """What to set over the configuration, and what to give back to it."""
+
+    set: ProjectSettingsBody = ProjectSettingsBody()
+    unset: Annotated[list[Literal[PROJECT_SETTINGS]], Field(max_length=len(PROJECT_SETTINGS))] = []  # type: ignore[valid-type]
     reason: ReasonText | None = None
 
 

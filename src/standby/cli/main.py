@@ -42,7 +42,7 @@ COMMANDS: Final = {
     "pools": ("places:pools", "List pools; show, set, pause, resume or drain one."),
     "slots": ("places:slots", "List slots and what they do."),
     "hosts": ("places:hosts", "List hosts; show, pause, resume or drain one; declare one dead."),
-    "projects": ("projects:app", "List projects; pause, resume or drain one."),
+    "projects": ("projects:app", "List projects; show, set, pause, resume or drain one."),
     "keys": ("keys:app", "List, add or remove API keys."),
     "doctor": ("doctor:doctor", "Look for what is wrong, here and at the server."),
     "config": ("admin:config", "Show or check the configuration."),

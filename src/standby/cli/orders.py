@@ -149,6 +149,7 @@ def _facts(order: Order) -> dict[str, Any]:
         "slot",
         "priority",
         "dedupe_key",
+        "concurrency_key",
     ]
     times = ["submitted_at", "due_at", "commanded_at", "ready_at", "deadline", "ended_at"]
     return {

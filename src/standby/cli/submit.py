@@ -61,6 +61,12 @@ class Wish:
     """Not before this time, like 2030-01-31T12:00:00Z, or so long from now: 10m."""
     dedupe_key: str | None = None
     """While an order with this key is unfinished, that one is meant."""
+    concurrency_key: str | None = None
+    """Of the orders of its project with this key one runs at a time."""
+    on_conflict: Annotated[str | None, Parameter(show_default=False)] = None
+    """With a concurrency key: wait (unless said), cancel_new or cancel_old."""
+    urgent: Annotated[bool, Parameter(negative=(), show_default=False)] = False
+    """Before all that wait; for the admin key only."""
     rerun_of: str | None = None
     """Id of the order that this one repeats."""
 
@@ -134,6 +140,9 @@ def order_body(command: Sequence[str], wish: Wish) -> NewOrder:
         "stop_grace_s": _seconds(wish.stop_grace, "stop_grace"),
         "not_before": _moment(wish.not_before),
         "dedupe_key": wish.dedupe_key,
+        "concurrency_key": wish.concurrency_key,
+        "on_conflict": wish.on_conflict,
+        "urgent": wish.urgent or None,
         "rerun_of": wish.rerun_of,
         "env": dict(_variable(each) for each in wish.env or []) or None,
         "labels": dict(pair(each, "--label") for each in wish.label or []) or None,

@@ -85,6 +85,9 @@ class Order(Answer, frozen=True, kw_only=True):
     retry: Retry
     not_before: datetime | None = None
     dedupe_key: str | None = None
+    concurrency_key: str | None = None
+    on_conflict: str = "wait"
+    urgent: bool = False
     rerun_of: str | None = None
     submitted_by: str
     schedule: str | None = None

@@ -7,7 +7,7 @@ from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import httpx2
 
-from standby.client import flows, plans, wire
+from standby.client import flows, plans, project_plans, wire
 from standby.client import schedules as recurring
 from standby.client.address import find_address
 from standby.client.signature import as_method
@@ -128,6 +128,10 @@ class Client:
     pools = _one(plans.pools)
     pool = _one(plans.pool)
     patch_pool = _one(plans.patch_pool)
+    projects = _one(project_plans.projects)
+    project = _one(project_plans.project)
+    patch_project = _one(project_plans.patch_project)
+    set_project_mode = _one(project_plans.set_project_mode)
     hosts = _one(plans.hosts)
     host = _one(plans.host)
     starts = _one(plans.starts)
@@ -143,9 +147,6 @@ class Client:
     set_schedule_mode = _one(recurring.set_schedule_mode)
     run_schedule = _one(recurring.run_schedule)
     remove_schedule = _one(recurring.remove_schedule)
-    projects = _one(recurring.projects)
-    project = _one(recurring.project)
-    set_project_mode = _one(recurring.set_project_mode)
     doctor = _one(plans.doctor)
     config = _one(plans.config)
     keys = _one(plans.keys)

@@ -50,6 +50,9 @@ class NewOrder(TypedDict, total=False):
     retry: Mapping[str, Any]
     not_before: datetime | str | int | None
     dedupe_key: str | None
+    concurrency_key: str | None
+    on_conflict: str
+    urgent: bool
     rerun_of: str | None
 
 

@@ -1,4 +1,4 @@
-"""Schedules and projects: what is answered about them, and what can be asked."""
+"""Schedules: what is answered about them, and what can be asked."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -37,25 +37,8 @@ class Schedule(Answer, frozen=True, kw_only=True):
     ticks: tuple[Tick, ...] = ()
 
 
-class Project(Answer, frozen=True, kw_only=True):
-    """A project, how many open runs it has, and how many it may have."""
-
-    name: str
-    mode: str
-    mode_since: datetime
-    mode_reason: str | None = None
-    mode_actor: str
-    mode_stop_at: datetime | None = None
-    open: int
-    running_max: int | None = None
-
-
 class _Schedules(Answer, frozen=True, kw_only=True):
     schedules: tuple[Schedule, ...]
-
-
-class _Projects(Answer, frozen=True, kw_only=True):
-    projects: tuple[Project, ...]
 
 
 def schedules() -> Plan[tuple[Schedule, ...]]:
@@ -101,18 +84,3 @@ def run_schedule(name: str) -> Plan[Order]:
 def remove_schedule(name: str) -> Plan[Schedule]:
     """It ticks no more; its orders stay."""
     return ask(post("schedules", name, method="DELETE"), Schedule)
-
-
-def projects() -> Plan[tuple[Project, ...]]:
-    """The projects that somebody limited or closed, and those with open runs."""
-    return (yield from ask(get("projects"), _Projects)).projects
-
-
-def project(name: str) -> Plan[Project]:
-    """One project."""
-    return ask(get("projects", name), Project)
-
-
-def set_project_mode(name: str, verb: str, reason: str | None = None, *, now: bool = False) -> Plan[Project]:
-    """pause, resume or drain a project; with `now` what runs is stopped."""
-    return ask(post("projects", name, verb, body={**why_body(reason), **({"now": True} if now else {})}), Project)

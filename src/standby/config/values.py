@@ -146,7 +146,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """A question for what was probably meant, else everything that is known."""
     meant = nearest(name, known)
-    return f"known are {', '.join(sorted(known)[:60])}" if meant is None else f"did you mean {meant}?"
+    return f"known are {', '.join(sorted(known)[:80])}" if meant is None else f"did you mean {meant}?"
 
 
 def is_loopback(bind: str) -> bool:

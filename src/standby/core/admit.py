@@ -13,6 +13,7 @@ from standby.core.lanes import Line
 from standby.core.model import Host, Mode, Order, Pool, Slot, SlotState
 from standby.core.room import FAILURES_MAX as FAILURES_MAX
 from standby.core.room import Room as Room
+from standby.core.room import rate_opens_at
 from standby.core.warm import hands_over, is_seat
 
 OVERTAKEN_MAX: Final = 8
@@ -208,7 +209,7 @@ class _Share:
 
     def _keeps_rate(self, pool: Pool) -> bool:
         """Whether the pool's start rate lets a run begin now: one at a time."""
-        opens_at = self.room.rate_opens_at(pool)
+        opens_at = rate_opens_at(pool, self.room.pool_started.get(pool.name))
         if opens_at is None or pool.name in self.begun:
             return False
         if opens_at > self.room.now:

@@ -1,138 +1,20 @@
 """Why an order waits: the first gate, in the order in which they are asked, that does not let it through."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from enum import StrEnum
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
 
 from standby.core import pressure, processors
-from standby.core.admit import Room
+from standby.core.house import HOLDERS, OPENS_AS_RUNS_END, Gate, GateName, House, Line, Turn
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.model import (
-    Host,
-    Lease,
-    Level,
-    Mode,
-    Order,
-    OrderState,
-    Pool,
-    Project,
-    Reason,
-    Slot,
-    SlotState,
-    Warmth,
-)
+from standby.core.limits import limit, mode_text
+from standby.core.model import Level, Mode, Order, OrderState, Reason, Slot, SlotState, Warmth
 from standby.core.places import TRIES_AFTER_MS, fingerprint
+from standby.core.room import Room
 from standby.core.sighting import ImageState
 
-HOLDERS: Final = 20
-"""So many orders that hold a gate are named."""
-
-
-class GateName(StrEnum):
-    NOT_BEFORE = "not_before"
-    RETRY_WAIT = "retry_wait"
-    HOST_NOT_LED = "host_not_led"
-    HOST_UNREACHABLE = "host_unreachable"
-    HOST_MODE = "host_mode"
-    POOL_MODE = "pool_mode"
-    PRESSURE = "pressure"
-    PROJECT_MODE = "project_mode"
-    PROJECT_LIMIT = "project_limit"
-    BREAKER = "breaker"
-    MEMORY = "memory"
-    CPUS = "cpus"
-    SLOTS = "slots"
-    IMAGE = "image"
-    STARTS = "starts"
-    TURN = "turn"
-
-
-OPENS_AS_RUNS_END: Final = frozenset(
-    {GateName.PROJECT_LIMIT, GateName.MEMORY, GateName.CPUS, GateName.SLOTS, GateName.STARTS, GateName.TURN}
-)
-"""Unless it is stuck; nobody can say when the others open."""
-
-
-class Gate(Struct, frozen=True):
-    """The gate that holds an order, in words for a person."""
-
-    name: GateName
-    text: str
-    opens_at: int | None = None
-    """When it opens by itself, where that is a fixed time."""
-    follows: str | None = None
-    """What happens next, where more can be said than its name tells."""
-    needed: int | None = None
-    """How much of what it waits for it needs (MB, slots, starts, runs)."""
-    free: int | None = None
-    """How much of that is free."""
-    holders: Sequence[str] = ()
-    """The orders that hold it, those that began first at the beginning."""
-    stuck: bool = False
-    """It never opens by itself: a person has to do something."""
-
-
-class Line(Struct, frozen=True):
-    """Those who wait for a start on a host."""
-
-    place: int
-    """Of the order in question, 1 for the next one."""
-    length: int
-
-
-class House(Struct, frozen=True, kw_only=True, dict=True):
-    """Everything an explanation is computed from, read in one go."""
-
-    pool: Pool
-    host: Host
-    lease: Lease | None
-    slots: Sequence[Slot]
-    """Of the pool."""
-    holders: Mapping[str, Order]
-    """Slot name -> the order that holds it, on the whole host."""
-    project_open: int
-    project_max: int | None
-    project_holders: Sequence[Order] = ()
-    """The project's open runs over all hosts, where it is limited."""
-    now: int
-    pools: Mapping[str, Pool] = {}
-    """Of the host."""
-    host_slots: Sequence[Slot] = ()
-    """Of all pools of the host."""
-    measured_at: int | None = None
-    """When the host was last measured, where it is pressed."""
-    image: ImageState | None = None
-    """What is known of the pool's image."""
-    line: Line | None = None
-    project: Project | None = None
-    """Null for one that nobody limited or closed."""
-
-    @cached_property
-    def room(self) -> Room:
-        """The host as its leader sees it."""
-        return Room(
-            host=self.host,
-            pools=self.pools,
-            slots=self.host_slots,
-            opened=list(self.holders.values()),
-            project_open={},
-            project_max={},
-            seats=False,
-            now=self.now,
-        )
-
-    @cached_property
-    def on_host(self) -> Sequence[str]:
-        """The orders that hold the host's memory."""
-        return _oldest(self.holders.values())
-
-    @cached_property
-    def in_pool(self) -> Sequence[str]:
-        """The orders that hold the pool's slots."""
-        return _oldest(self.holders[slot.name] for slot in self.slots if slot.name in self.holders)
+__all__ = ["OPENS_AS_RUNS_END", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -163,7 +45,7 @@ def gate(order: Order, house: House) -> Gate | None:
     """What holds this order now; null for one that does not wait."""
     if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
         return None
-    return _its_own_time(order, house) or _platform(house) or _limits(order, house) or _places(order, house)
+    return _its_own_time(order, house) or _platform(house) or limit(order, house) or _places(order, house)
 
 
 def gives_up_in_ms(order: Order, house: House) -> int | None:
@@ -208,6 +90,9 @@ _OPENS: Final[Mapping[GateName, str]] = {
     GateName.PRESSURE: "it starts when the host is calm again and those before it are served",
     GateName.PROJECT_MODE: "it goes on when somebody resumes the project; it does not expire meanwhile",
     GateName.PROJECT_LIMIT: "it starts when a run of its project has ended and those before it are served",
+    GateName.POOL_LIMIT: "it starts when a run of the pool has ended and those before it are served",
+    GateName.START_RATE: "it starts when the rate allows it and those before it are served",
+    GateName.CONCURRENCY_KEY: "it starts when that has ended, and those before it are served",
     GateName.MEMORY: "it starts when runs on the host have ended and enough memory is free",
     GateName.CPUS: "it starts when runs on the host have ended and enough processors are free",
     GateName.BREAKER: "it goes on when somebody resets the breaker, or the pool gets another template",
@@ -241,25 +126,12 @@ def _platform(house: House) -> Gate | None:
         away_s = (house.now - host.unreachable_since) / 1000
         return Gate(GateName.HOST_UNREACHABLE, f"host {host.name} cannot be asked since {away_s:.0f} s: {host.error}")
     if host.mode is not Mode.OPEN:
-        return Gate(GateName.HOST_MODE, _mode_text("host", host, house.now), stuck=True)
+        return Gate(GateName.HOST_MODE, mode_text("host", host, house.now), stuck=True)
     if pool.mode is not Mode.OPEN:
-        return Gate(GateName.POOL_MODE, _mode_text("pool", pool, house.now), stuck=True)
+        return Gate(GateName.POOL_MODE, mode_text("pool", pool, house.now), stuck=True)
     if not pressure.takes_work(host):
         return _pressed(house, "nothing new is started")
     return None
-
-
-def _mode_text(noun: str, row: Host | Pool | Project, now: int) -> str:
-    because = f" ({row.mode_reason})" if row.mode_reason else ""
-    by = f"by {row.mode_actor} for {_length(now - row.mode_since)}{because}"
-    return f"{noun} {row.name} is {row.mode} {by}: resume it to go on"
-
-
-def _length(ms: int) -> str:
-    for unit_ms, word in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min")):
-        if ms >= 2 * unit_ms:
-            return f"{ms // unit_ms} {word}"
-    return f"{max(0, ms) // 1000} s"
 
 
 def _pressed(house: House, so: str) -> Gate:
@@ -277,18 +149,6 @@ def _pressed(house: House, so: str) -> Gate:
     )
 
 
-def _limits(order: Order, house: House) -> Gate | None:
-    if house.project is not None and house.project.mode is not Mode.OPEN:
-        return Gate(GateName.PROJECT_MODE, _mode_text("project", house.project, house.now), stuck=True)
-    if house.project_max is None or house.project_open < house.project_max:
-        return None
-    if house.project_max == 0:
-        text, follows = f"project {order.project} may have no open runs", "raise its running_max in the configuration"
-        return Gate(GateName.PROJECT_LIMIT, text, follows=follows, needed=1, free=0, stuck=True)
-    text = f"project {order.project} has {house.project_open} open runs and may have {house.project_max}"
-    return Gate(GateName.PROJECT_LIMIT, text, needed=1, free=0, holders=_oldest(house.project_holders))
-
-
 def _places(order: Order, house: House) -> Gate:
     host = house.host
     free = free_slots(house)
@@ -301,9 +161,15 @@ def _places(order: Order, house: House) -> Gate:
     if left is not None and needs > max(0.0, left):
         text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
         return Gate(GateName.CPUS, text, holders=house.on_host)
-    return (
-        _starts(house, free) or _gap(house, free, room) or Gate(GateName.TURN, "it is served as soon as its turn comes")
-    )
+    return _starts(house, free) or _gap(house, free, room) or Gate(GateName.TURN, _turn_text(order, house))
+
+
+def _turn_text(order: Order, house: House) -> str:
+    turn = house.turn
+    if turn is None or not turn.others:
+        return "it is served as soon as its turn comes"
+    named = ", ".join(turn.others[:4]) + (" and others" if len(turn.others) > 4 else "")
+    return f"it is number {turn.place} of project {order.project}, which takes turns by weight with {named}"
 
 
 def free_slots(house: House) -> Sequence[Slot]:
@@ -320,11 +186,6 @@ def _memory(order: Order, house: House, free_mb: int, all_mb: int) -> Gate:
         return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free_mb, stuck=True)
     text = f"needs {needed} MB; {free_mb} of {all_mb} MB on host {name} are free"
     return Gate(GateName.MEMORY, text, needed=needed, free=free_mb, holders=house.on_host)
-
-
-def _oldest(orders: Iterable[Order]) -> Sequence[str]:
-    """Some of these orders, those that began first at the beginning."""
-    return [each.id for each in sorted(orders, key=lambda each: (each.commanded_at or 0, each.id))[:HOLDERS]]
 
 
 def _gap(house: House, free: Sequence[Slot], room: Room) -> Gate | None:

@@ -20,6 +20,14 @@ MINUTE_MS: Final = 60_000
 _BEGIN: Final = Turns()
 
 
+def rate_opens_at(pool: Pool, last_start: int | None) -> int | None:
+    """When the pool's start rate allows the next run; null for never."""
+    most = pool.settings.starts_per_minute
+    if not most:
+        return 0 if most is None else None
+    return (last_start or 0) - (-MINUTE_MS // most)
+
+
 class Room(Struct, frozen=True, kw_only=True, dict=True):
     """What a host's leader knows when it admits."""
 
@@ -186,13 +194,6 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
             return limits
         busy = Counter(order.pool for order in (*self.opened, *self.ending))
         return {name: max(0, limit - busy[name]) for name, limit in limits.items()}
-
-    def rate_opens_at(self, pool: Pool) -> int | None:
-        """When the pool's start rate allows the next run; null for never."""
-        most = pool.settings.starts_per_minute
-        if not most:
-            return 0 if most is None else None
-        return self.pool_started.get(pool.name, 0) - (-MINUTE_MS // most)
 
     @cached_property
     def keys_held(self) -> AbstractSet[tuple[str, str]]:

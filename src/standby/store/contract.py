@@ -233,6 +233,18 @@ class Store(Protocol):
     async def peaks(self) -> Mapping[str, Peaks]:
         """By pool, how much memory its last ended runs took, where that is known."""
 
+    async def contenders(self, project: str, key: str, most: int) -> Sequence[Listed]:
+        """Unfinished orders of a project with this concurrency key, oldest first."""
+
+    async def lanes(self, pool: str, most: int) -> Sequence[str]:
+        """Projects with a ready order in the pool, by name."""
+
+    async def last_start(self, pool: str) -> int | None:
+        """When a run last began in the pool, as far as the last 5,000 events tell."""
+
+    async def depth(self, pool: str | None, project: str | None, most: int) -> int:
+        """How many ready orders wait in a pool, or (without one) of a project in all pools; at most `most`."""
+
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; never more than 10,001."""
 

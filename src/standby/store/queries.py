@@ -161,6 +161,38 @@ select s.body, o.* from orders o join specs s on s.order_id = o.id
 where o.pool = $1 and o.due_at is not null and o.due_at <= $2 order by o.due_at, o.id limit $3
 """
 
+# lanes: projects with a ready order in a pool, by a loose index scan; at most $2
+LANES: Final = """
+with recursive lane (project, n) as (
+    select min(project), 1 from orders where pool = $1 and rank is not null
+    union all
+    select (select min(o.project) from orders o where o.pool = $1 and o.rank is not null and o.project > lane.project),
+        lane.n + 1
+    from lane where lane.project is not null and lane.n < $2)
+select project from lane where project is not null
+"""
+
+# last start: when a run last began in a pool, found in the last events so that no index has to be kept for it
+LAST_START: Final = """
+select max(e.at) from events e join orders o on o.id = e.subject
+where e.seq > (select max(seq) from events) - 5000 and e.kind = 'order.claimed' and o.pool = $1
+"""
+
+# contenders: unfinished orders of a project with a concurrency key, oldest first
+CONTENDERS: Final = """
+select s.seq, s.body, o.* from orders o join specs s on s.order_id = o.id
+where o.project = $1 and o.concurrency_key = $2 and o.ended_at is null order by s.seq limit $3
+"""
+
+# depth: ready orders of a pool, or of a project in all pools; counted no further than $2
+DEPTH_OF_POOL: Final = """
+select count(*) from (select 1 from orders where pool = $1 and rank is not null limit $2) waiting
+"""
+DEPTH_OF_PROJECT: Final = """
+select count(*) from (select 1 from pools p join orders o on o.pool = p.name
+    where o.project = $1 and o.rank is not null limit $2) waiting
+"""
+
 # position: how many of its lane go before it, itself included; counted no further than $5
 POSITION: Final = """
 select count(*) from (select 1 from orders

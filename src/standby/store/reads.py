@@ -178,6 +178,25 @@ class Reads(ScheduleReads):
         found = await self.fetch(queries.PEAKS)
         return {pool: Peaks(int(runs), int(above), int(most_kb)) for pool, runs, above, most_kb in found}
 
+    async def contenders(self, project: str, key: str, most: int) -> Sequence[Listed]:
+        """Unfinished orders of a project with this concurrency key, oldest first."""
+        return [_listed(row) for row in await self.fetch(queries.CONTENDERS, project, key, most)]
+
+    async def lanes(self, pool: str, most: int) -> Sequence[str]:
+        """Projects with a ready order in the pool, by name."""
+        return [row[0] for row in await self.fetch(queries.LANES, pool, most)]
+
+    async def last_start(self, pool: str) -> int | None:
+        """When a run last began in the pool, as far as the last events tell."""
+        at = (await self.fetch(queries.LAST_START, pool))[0][0]
+        return None if at is None else int(at)
+
+    async def depth(self, pool: str | None, project: str | None, most: int) -> int:
+        """How many ready orders wait in a pool, or of a project in all pools; at most `most`."""
+        if pool is not None:
+            return int((await self.fetch(queries.DEPTH_OF_POOL, pool, most))[0][0])
+        return int((await self.fetch(queries.DEPTH_OF_PROJECT, project, most))[0][0])
+
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
         """The place of such an order, whether it is saved already or not yet; at most COUNT_MOST."""
         found = await self.fetch(queries.POSITION_AT, pool, project, rank, order_id, COUNT_MOST - 1)

@@ -165,6 +165,10 @@ function poolCard(pool) {
     try { await post(`/pools/${encodeURIComponent(pool.name)}/reset-breaker`, { reason: "asked on the page" }); await refresh(); }
     catch (error) { say(error.message); }
   };
+  const limits = [["running_max", "open runs"], ["starts_per_minute", "starts a minute"], ["queue_max", "waiting"]]
+    .filter(([name]) => pool.settings[name] !== null)
+    .map(([name, words]) => `at most ${pool.settings[name]} ${words}`)
+    .join(", ");
   const broken = pool.broken_since
     ? [element("span", { class: "bad" }, `makes no slots since ${pool.failures} failed`),
        element("button", { type: "button", "aria-label": `reset the breaker of pool ${pool.name}`, onclick: reset }, "reset")]
@@ -183,6 +187,7 @@ function poolCard(pool) {
     element("meter", { min: 0, max: Math.max(1, pool.slots_max), value: busy, title: "slots in use" }),
     element("span", {}, `${busy} of ${pool.slots_max} busy${idle}, ${pool.pending} waiting`),
     told,
+    limits ? element("span", {}, limits) : null,
     errors,
     above,
     ...broken,

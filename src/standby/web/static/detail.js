@@ -194,6 +194,7 @@ export class Detail {
       "must be done by": order.deadline,
       ended: order.ended_at,
       "same as (dedupe key)": order.dedupe_key,
+      "one at a time (concurrency key)": order.concurrency_key,
       "runs again": order.rerun_of,
       schedule: order.schedule ? `${order.schedule}, tick of ${order.tick_at}` : null,
     };
