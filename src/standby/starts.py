@@ -7,7 +7,6 @@ from msgspec import Struct
 
 from standby.core import admit, explain, pressure
 from standby.core.model import Host, Level, Order, OrderState, Pool, Slot
-from standby.core.places import runs_max
 from standby.core.sighting import ImageState
 from standby.world import World
 
@@ -45,7 +44,7 @@ async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
     if pressure.starts_max(floor.host) is None and not pressure.start_gap_ms(floor.host):
         return []
     store = world.store
-    projects = {project.name: runs_max(project) for project in await store.projects()}
+    projects = {project.name: project.running_max for project in await store.projects()}
     room = admit.Room(
         host=floor.host,
         pools=floor.pools,

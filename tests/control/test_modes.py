@@ -112,5 +112,11 @@ async def test_the_configuration_leaves_the_mode_of_a_project_alone() -> None:
     await stage.leader()
     (project,) = await stage.store.projects()
     assert replace(project, mode_since=0) == Project(
-        name="default", version=2, running_max=3, mode=Mode.PAUSED, mode_reason="why", mode_actor="ada"
+        name="default",
+        version=2,
+        running_max=0,
+        mode=Mode.PAUSED,
+        mode_reason="why",
+        mode_actor="ada",
+        configured_max=3,
     )

@@ -123,11 +123,12 @@ def test_a_new_host_is_open() -> None:
 
 
 def test_a_project_is_made_and_limited_by_the_configuration() -> None:
-    limited = Project(name="a", version=3, running_max=2)
+    limited = Project(name="a", version=3, running_max=2, configured_max=2)
     made = _caused(places.apply_project(ADA, None, Project(name="a", running_max=2)), K.PROJECT_APPLIED)
     raised = _caused(places.apply_project(ADA, limited, Project(name="a", running_max=5, weight=4)), K.PROJECT_APPLIED)
-    assert (made.project_was, made.project, made.subject) == (None, Project(name="a", running_max=2), "a")
-    assert raised.project_was == limited and changed(limited, raised.project) == {"running_max": 5, "weight": 4}
+    assert (made.project_was, made.project, made.subject) == (None, replace(limited, version=1), "a")
+    told = {"running_max": 5, "configured_max": 5, "weight": 4}
+    assert raised.project_was == limited and changed(limited, raised.project) == told
     assert places.apply_project(ADA, limited, Project(name="a", running_max=2)) is None
 
 
@@ -140,7 +141,7 @@ def test_what_an_operator_set_of_a_project_stays_until_it_is_given_back() -> Non
     again = Override(value=9, actor="bob", at=NOW + 1)
     assert places.override_project(ADA, made, configured, {"running_max": again}) is None
     back = _caused(places.override_project(ADA, made, configured, {"running_max": None}), K.PROJECT_OVERRIDDEN)
-    assert back.project == configured
+    assert back.project == replace(configured, configured_max=2)
 
 
 def test_a_mode_that_is_set_already_keeps_its_first_actor_and_reason() -> None:
@@ -303,17 +304,20 @@ def test_a_sweep_is_told_and_an_alarm_stands_until_it_is_over() -> None:
 
 def test_a_project_is_closed_and_opened_with_who_when_and_why_also_when_nobody_knew_it() -> None:
     paused = _caused(places.set_project_mode(ADA, None, "a", Mode.PAUSED, "audit"), K.PROJECT_MODE)
-    row = Project(name="a", mode=Mode.PAUSED, mode_since=NOW, mode_reason="audit", mode_actor="ada")
+    row = Project(name="a", running_max=0, mode=Mode.PAUSED, mode_since=NOW, mode_reason="audit", mode_actor="ada")
     assert (paused.project_was, paused.project, paused.states) == (None, row, (None, "paused"))
     assert places.set_project_mode(ADA, row, "a", Mode.PAUSED, "other") is None
     opened = _caused(places.set_project_mode(ADA, row, "a", Mode.OPEN, None), K.PROJECT_MODE)
-    assert changed(row, opened.project) == {"mode": Mode.OPEN, "mode_reason": None}
+    assert changed(row, opened.project) == {"mode": Mode.OPEN, "mode_reason": None, "running_max": None}
     assert places.set_project_mode(ADA, None, "a", Mode.OPEN, None) is None
 
 
-def test_a_closed_project_may_have_no_runs_and_an_open_one_as_many_as_it_may() -> None:
-    assert [places.runs_max(Project(name="a", mode=mode, running_max=3)) for mode in Mode] == [3, 0, 0]
-    assert places.runs_max(Project(name="a")) is None
+def test_a_closed_project_may_have_no_runs_whatever_the_configuration_says_until_it_is_opened() -> None:
+    closed = Project(name="a", running_max=0, mode=Mode.DRAINING, configured_max=3)
+    raised = _caused(places.apply_project(ADA, closed, Project(name="a", running_max=5)), K.PROJECT_APPLIED)
+    assert changed(closed, raised.project) == {"configured_max": 5}
+    opened = _caused(places.set_project_mode(ADA, raised.project, "a", Mode.OPEN, None), K.PROJECT_MODE)
+    assert opened.project is not None and opened.project.running_max == 5
 
 
 @pytest.mark.parametrize("drain", [places.set_pool_mode, places.set_host_mode])

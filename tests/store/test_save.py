@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from standby.core.model import EventKind, Host, OrderState, Pool, PoolSettings, Project, Trigger
+from standby.core.model import EventKind, Host, Mode, OrderState, Pool, PoolSettings, Project, Trigger
 from standby.store.contract import Answer, Store, Verdict
 from tests import make
 from tests.conftest import Database
@@ -300,3 +300,23 @@ async def test_a_group_whose_changes_touch_the_same_row_is_nonsense(store: Store
     order = make.order()
     with pytest.raises(ValueError, match="same rows"):
         await store.save([make.submit(order), make.submit(order)], together=True)
+
+
+async def test_no_claim_slips_into_a_project_that_was_closed_meanwhile(store: Store) -> None:
+    made, place = make.submit(project="a"), make.slot()
+    assert made.order is not None
+    await store.save([made, make.add_slot(place)])
+    closed = Project(name="a", running_max=0, mode=Mode.PAUSED, configured_max=3)
+    await store.save([make.change(EventKind.PROJECT_MODE, Trigger.REQUEST, project=closed)])
+    claim = make.claim(made.order, place, project_limit=True)
+    assert answers(await store.save([claim])) == [Answer.FULL]
+    opened = replace(closed, mode=Mode.OPEN, running_max=3)
+    await store.save([make.change(EventKind.PROJECT_MODE, Trigger.REQUEST, project_was=closed, project=opened)])
+    assert answers(await store.save([replace(claim, id="again")])) == [Answer.SAVED]
+
+
+async def test_the_database_refuses_a_closed_project_that_may_have_runs(store: Store) -> None:
+    for limit in (None, 1):
+        wrong = Project(name="a", running_max=limit, mode=Mode.PAUSED)
+        assert answers(await store.save([make.change(EventKind.PROJECT_MODE, project=wrong)])) == [Answer.CONFLICT]
+    assert list(await store.projects()) == []

@@ -27,6 +27,7 @@ class ProjectView(ModeView, frozen=True):
 
     name: str
     running_max: int | None
+    """While it is open."""
     weight: int
     """Its share of the turns where several projects wait."""
     queue_max: int | None
@@ -142,7 +143,7 @@ async def _view(world: World, project: Project, opened: int) -> ProjectView:
         mode_reason=project.mode_reason,
         mode_actor=project.mode_actor,
         mode_stop_at=shown_time(project.mode_stop_at),
-        running_max=project.running_max,
+        running_max=project.configured_max,
         weight=project.weight,
         queue_max=project.queue_max,
         open=opened,

@@ -13,7 +13,6 @@ from standby.core.admit import Room
 from standby.core.judge import Open
 from standby.core.lanes import Turns
 from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec, order_of, run_id
-from standby.core.places import runs_max
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
@@ -78,7 +77,7 @@ class Mirror:
     @cached_property
     def project_max(self) -> Mapping[str, int | None]:
         """How many open runs each project may have."""
-        return {name: runs_max(project) for name, project in self.projects.items()}
+        return {name: project.running_max for name, project in self.projects.items()}
 
     @cached_property
     def weights(self) -> Mapping[str, int]:

@@ -113,14 +113,14 @@ class EventKind(StrEnum):
     HOST_PRESSURE = "host.pressure"
     HOST_CALMING = "host.calming"
     PROJECT_APPLIED = "project.applied"
+    PROJECT_OVERRIDDEN = "project.overridden"
+    PROJECT_BACKPRESSURE = "project.backpressure"
     PROJECT_MODE = "project.mode"
     SCHEDULE_ADDED = "schedule.added"
     SCHEDULE_CHANGED = "schedule.changed"
     SCHEDULE_MODE = "schedule.mode"
     SCHEDULE_TICKED = "schedule.ticked"
     SCHEDULE_MISSED = "schedule.missed"
-    PROJECT_OVERRIDDEN = "project.overridden"
-    PROJECT_BACKPRESSURE = "project.backpressure"
     SCHEDULE_REMOVED = "schedule.removed"
 
 
@@ -326,7 +326,7 @@ class Project(Struct, frozen=True, kw_only=True):
     name: str
     version: int = 1
     running_max: int | None = None
-    """Open runs at once, over all hosts."""
+    """Open runs at once, over all hosts; none while it is closed, so that the guard of a claim needs nothing else."""
     weight: int = 1
     """Its share of the turns where several projects wait."""
     queue_max: int | None = None
@@ -338,6 +338,8 @@ class Project(Struct, frozen=True, kw_only=True):
     mode_reason: str | None = None
     mode_actor: str = "config"
     mode_stop_at: int | None = None
+    configured_max: int | None = None
+    """What `running_max` is while it is open."""
 
 
 class Schedule(Struct, frozen=True, kw_only=True):

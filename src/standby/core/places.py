@@ -246,17 +246,17 @@ def set_project_mode(
     """Open, pause or drain a project, which may have no row yet; null when it is that already. With `stop` what runs is
     stopped."""
     after = _wanted(cause, was or Project(name=name), mode, reason, stop)
-    return None if after is None else change(cause, K.PROJECT_MODE, None, project_was=was, project=after)
+    return None if after is None else change(cause, K.PROJECT_MODE, None, project_was=was, project=_limited(after))
 
 
-def runs_max(project: Project) -> int | None:
-    """How many open runs it may have now: none while it is paused or drains; null is no limit."""
-    return project.running_max if project.mode is Mode.OPEN else 0
+def _limited(project: Project) -> Project:
+    """The project with the limit that counts in its mode."""
+    return replace(project, running_max=project.configured_max if project.mode is Mode.OPEN else 0)
 
 
 def apply_project(cause: Cause, was: Project | None, configured: Project) -> Change | None:
     """Make the project what the configuration says, but for what operators set; null when it is that already."""
-    after = configured if was is None else _set_over(was, configured, was.overrides)
+    after = _set_over(was or configured, configured, {} if was is None else was.overrides)
     return None if after == was else change(cause, K.PROJECT_APPLIED, None, project_was=was, project=after)
 
 
@@ -272,7 +272,7 @@ def override_project(
 def _set_over(project: Project, configured: Project, overrides: Mapping[str, Override]) -> Project:
     said = {name: getattr(configured, name) for name in PROJECT_SETTINGS}
     values = said | {name: override.value for name, override in overrides.items()}
-    return replace(project, **values, overrides=overrides)
+    return _limited(replace(project, **values, configured_max=values["running_max"], overrides=overrides))
 
 
 def overridden(was: Mapping[str, Override], wanted: Mapping[str, Override | None]) -> dict[str, Override]:

@@ -75,8 +75,8 @@ values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 PUT_PROJECT: Final = """
 insert or replace into projects (name, version, running_max, weight, queue_max, overrides, mode, mode_since,
-    mode_reason, mode_actor, mode_stop_at)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    mode_reason, mode_actor, mode_stop_at, configured_max)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 INSERT_REPLAY: Final = """
 insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)

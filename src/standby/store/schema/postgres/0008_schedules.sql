@@ -35,6 +35,9 @@ alter table projects add column mode_since bigint not null default 0;
 alter table projects add column mode_reason text;
 alter table projects add column mode_actor text not null default 'config';
 alter table projects add column mode_stop_at bigint;
+alter table projects add column configured_max bigint;
+update projects set configured_max = running_max;
+alter table projects add constraint closed_runs_nothing check (mode = 'open' or (running_max = 0 and running_max is not null));
 alter table pools add column mode_stop_at bigint;
 alter table hosts add column mode_stop_at bigint;
 

@@ -30,10 +30,13 @@ create table ticks (
 ) strict, without rowid;
 
 -- What operators want of projects, and from when on what still runs is stopped.
-alter table projects add column mode text not null default 'open' check (mode in ('open', 'paused', 'draining'));
+alter table projects add column mode text not null default 'open'
+    check (mode in ('open', 'paused', 'draining') and (mode = 'open' or (running_max = 0 and running_max is not null)));
 alter table projects add column mode_since integer not null default 0;
 alter table projects add column mode_reason text;
 alter table projects add column mode_actor text not null default 'config';
 alter table projects add column mode_stop_at integer;
+alter table projects add column configured_max integer;
+update projects set configured_max = running_max;
 alter table pools add column mode_stop_at integer;
 alter table hosts add column mode_stop_at integer;
