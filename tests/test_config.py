@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from standby import machine
 from standby.config import Config, ConfigError, Source, load_config
 from standby.config import settings as shown
 from standby.core.model import PoolSettings, Reason, Template, Warmth
@@ -456,3 +457,12 @@ def test_a_pool_cannot_want_more_processors_than_its_host_has() -> None:
 def test_a_warning_cannot_come_after_the_critical_limit() -> None:
     with pytest.raises(ConfigError, match=r"hosts\.local\.pressure_warning: cannot be above pressure_critical"):
         Config.of(hosts={"local": {"pressure_warning": 0.95}}, pools={"default": {}})
+
+
+def test_without_a_budget_of_its_own_a_host_on_this_machine_has_a_share_of_it() -> None:
+    far = {"driver": "docker", "endpoint": "tcp://far:2376", "tls": "/tls"}
+    hosts = {"near": {"driver": "docker"}, "far": far, "free": {"driver": "docker", "memory_mb": "none"}, "here": {}}
+    config = Config.of(hosts=hosts, pools={"p": {"host": "here"}})
+    confined, whole = machine.total_mb(), machine.total_mb(confined=False)
+    assert confined is not None and whole is not None
+    assert [config.host_memory_mb(name) for name in hosts] == [int(whole * 0.8), None, None, int(confined * 0.8)]

@@ -42,10 +42,12 @@ def memory(proc: Path = PROC, *, confined: bool = True) -> Memory | None:
     return max([machine, *_groups(proc, machine.total_mb)], key=lambda each: each.used)
 
 
-def total_mb(proc: Path = PROC) -> int | None:
-    """What the machine has, or the least that a control group of ours allows; null when nothing says so."""
+def total_mb(proc: Path = PROC, *, confined: bool = True) -> int | None:
+    """What the machine has, or (`confined`) the least that a control group of ours allows; null: nobody knows."""
     machine = _machine(proc)
-    return None if machine is None else min(each.total_mb for each in [machine, *_groups(proc, machine.total_mb)])
+    if machine is None or not confined:
+        return None if machine is None else machine.total_mb
+    return min(each.total_mb for each in [machine, *_groups(proc, machine.total_mb)])
 
 
 def text(path: Path) -> str:

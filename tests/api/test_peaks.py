@@ -72,3 +72,11 @@ async def test_a_host_tells_its_processors_and_how_many_are_taken(tmp_path: Path
         await home.walk((await home.submit())["id"], OrderState.RUNNING)
         host = (await home.get("/hosts/local")).json()
         assert (host["cpus_used"], host["cpus"]) == (1.5, 4.0)
+
+
+async def test_the_memory_of_an_idle_live_slot_is_told_as_taken(tmp_path: Path) -> None:
+    hosts = {"local": {"driver": "scripted", "seats": False, "memory_mb": 500}}
+    live = {"default": {"memory_mb": 101, "image": "app:1", "warmth": "running"}}
+    async with house(tmp_path, hosts=hosts, pools=live) as home:
+        await home.new_slot()
+        assert (await home.get("/hosts/local")).json()["memory_used_mb"] == 101

@@ -60,6 +60,17 @@ async def test_a_critical_host_claims_nothing_and_goes_on_after_the_calm() -> No
     assert levels == ["critical", "warning", "none"]
 
 
+async def test_a_new_leader_of_a_full_machine_claims_nothing_at_all() -> None:
+    stage = measured(CALM)
+    await stage.leader()
+    await submitted(stage, 3)
+    stage.platform.reading = FULL
+    stage.clock.ms += 20_000
+    leader = await stage.leader("b")
+    await stage.steps(leader, 10, each_ms=1_000)
+    assert await open_runs(stage) == 0
+
+
 async def test_at_warning_starts_are_two_seconds_apart() -> None:
     stage = measured(TIGHT)
     leader = await stage.leader()

@@ -178,7 +178,9 @@ class Intake:
             memory_mb = max(memory_mb, pool.settings.memory_mb)
         if host.memory_mb is not None and memory_mb > host.memory_mb:
             text = f"memory_mb {memory_mb} is more than the {host.memory_mb} MB that host {host.name} has in all"
-            raise invalid(text, "ask for less, or use a pool on a larger host", "memory_mb")
+            raise invalid(
+                text, "ask for less (an order's memory_mb, or its pool's), or use a pool on a larger host", "memory_mb"
+            )
 
     # changes
 

@@ -28,8 +28,9 @@ from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places, pressure, processors
+from standby.core.admit import Room
 from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
-from standby.starts import in_flight, read_floor, read_waiters
+from standby.starts import has_seats, in_flight, read_floor, read_waiters
 from standby.world import World
 
 TRIES: Final = 20
@@ -284,10 +285,18 @@ async def _pool_views(world: World) -> list[PoolView]:
 
 async def _host_view(world: World, host: Host) -> HostView:
     leases = {lease.host: lease for lease in await world.store.leases()}
-    holders = await world.store.holders(host=host.name)
-    pools = {pool.name: pool for pool in await world.store.pools()} if host.cpus is not None else {}
-    memory_mb = sum(order.memory_mb for order in holders.values())
-    used = Used(memory_mb, processors.used(pools, holders.values()))
+    floor = await read_floor(world, host)
+    opened = list(floor.holders.values())
+    room = Room(
+        host=host,
+        pools=floor.pools,
+        slots=floor.slots,
+        opened=opened,
+        project_open={},
+        project_max={},
+        seats=has_seats(world, host),
+    )
+    used = Used(room.used_mb, processors.used(floor.pools, opened))
     reading, now = await world.store.reading(host.name), world.clock.now()
     return host_view(host, leases.get(host.name), used, now, None if reading is None else reading[0])
 

@@ -68,7 +68,8 @@ class HostConfig(_Section):
     start_gap_ms: Length = Field(0, alias="start_gap")
     """At least so long between two starts."""
     memory_mb: MegabytesOrNone = None
-    """Budget for everything on it. Not set: 80 % of this machine's memory for processes, unlimited for others."""
+    """Budget for everything on it. Not set: 80 % of this machine's memory (or of the control group that confines the
+    server) for processes, 80 % of this machine's for Docker at `unix://`, unlimited for others. `"none"`: unlimited."""
     cpus: Annotated[float | None, Field(gt=0, le=100_000, allow_inf_nan=False), BeforeValidator(_or_none)] = None
     """Budget of processors for everything on it, counted by the `cpus` of its pools. Not set: no limit."""
     pressure_warning: Share = 0.80
@@ -347,11 +348,12 @@ class Config(_Section):
         return path if len(os.fsencode(path)) <= SOCKET_PATH_MAX else None
 
     def host_memory_mb(self, name: str) -> int | None:
-        """The host's budget: its own, or for processes 80 % of this machine's memory; null is no limit."""
+        """The host's budget: its own, or 80 % of this machine's memory where that is what it has; null is no limit."""
         host = self.hosts[name]
-        if "memory_mb" in host.model_fields_set or host.driver != "process":
+        containers = host.driver == "docker" and host.endpoint.startswith("unix:")
+        if "memory_mb" in host.model_fields_set or not (containers or host.driver == "process"):
             return host.memory_mb
-        total_mb = machine.total_mb()
+        total_mb = machine.total_mb(confined=not containers)
         return None if total_mb is None else int(total_mb * MEMORY_SHARE)
 
     def host_starts_max(self, name: str) -> int | None:

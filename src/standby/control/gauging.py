@@ -1,5 +1,6 @@
 """A leader's eye on how full its host is: readings taken beside the steps, and what they make of the host's row."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Final
 
@@ -10,6 +11,7 @@ from standby.control.act import Hands
 from standby.control.book import Book
 from standby.control.mirror import Mirror
 from standby.core import places, pressure
+from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Host, Level, Trigger
 from standby.core.sighting import Reading
@@ -19,6 +21,8 @@ from standby.world import World
 
 log = structlog.get_logger()
 
+FIRST_S: Final = 1.0
+"""How long a new leader waits for its first reading."""
 READING_S: Final = 1.0
 """How often a host is measured."""
 KEPT_S: Final = 10.0
@@ -37,6 +41,19 @@ class Gauging:
         self._gauge = driver if isinstance(driver, Gauge) else None
         self._asked_at = self._stored_at = self._known_at = float("-inf")
         self._taken: tuple[float, Reading] | None = None
+
+    async def begin(self) -> None:
+        """The first reading of an epoch, so that nothing is claimed on a machine that was full before; it is not waited
+        for long."""
+        if self._gauge is None:
+            return
+        reading, at = Reading(), self._world.clock.monotonic()
+        try:
+            async with asyncio.timeout(FIRST_S):
+                reading = await self._gauge.measure()
+        except (Unreachable, TimeoutError) as error:
+            log.info("no reading yet", error=str(error))
+        self._taken = at, reading
 
     async def weigh(self, mirror: Mirror) -> None:
         """Take in the last reading, and have the next one taken when it is time."""

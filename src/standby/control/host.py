@@ -77,6 +77,7 @@ class HostStep:
     async def lead(self, identity: str, blocked_since: int | None) -> None:
         """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before a look."""
         said = False
+        await self._gauging.begin()
         for _ in range(LEAD_TRIES):
             mirror = await self._book.refresh(poll=True)
             changes = [] if said else [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
