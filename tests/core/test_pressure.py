@@ -3,6 +3,8 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from standby.core import admit, places, pressure, size
@@ -139,6 +141,32 @@ def test_it_rises_again_in_the_middle_of_a_calm() -> None:
 def test_readings_that_jump_never_make_it_fall_early() -> None:
     jumps = {second: reading(0.95) if second % 7 == 0 else CALM for second in range(600)}
     assert fed(host(), jumps).pressure is L.CRITICAL
+
+
+@given(st.lists(st.tuples(st.integers(1, 25), st.sampled_from([None, 0.1, 0.79, 0.8, 0.85, 0.9, 0.99])), max_size=60))
+def test_whatever_is_measured_a_level_rises_at_once_and_never_falls_without_its_calm(
+    seen: list[tuple[int, float | None]],
+) -> None:
+    at, now, known_at = host(), NOW, -(10**9)
+    floor = {L.WARNING: 0.8, L.CRITICAL: 0.9}
+    calm: dict[Level, int | None] = dict.fromkeys(floor)
+    for seconds, share in seen:
+        now += seconds * 1_000
+        before, unbroken = at, now - known_at <= 10_000
+        at = pressure.weigh(before, reading(share), now, unbroken=unbroken)
+        known_at = known_at if share is None else now
+        for level, limit in floor.items():
+            below = share is not None and share < limit
+            calm[level] = None if not below else now if not unbroken or calm[level] is None else calm[level]
+        asked = [L.NONE, L.WARNING, L.CRITICAL][sum(share is not None and share >= limit for limit in floor.values())]
+        levels = list(Level)
+        assert levels.index(at.pressure) >= levels.index(asked), "it rises at once"
+        if levels.index(at.pressure) < levels.index(before.pressure):
+            since = calm[before.pressure]
+            assert since is not None and now - since >= 30_000, "it falls only after thirty calm seconds"
+            assert levels.index(at.pressure) == levels.index(before.pressure) - 1, "one level at a time"
+        if share is None:
+            assert at.pressure is before.pressure, "what is missing changes nothing"
 
 
 @pytest.mark.parametrize(

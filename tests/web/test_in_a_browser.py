@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.house import House, until
+from tests.e2e.house import House, house, until
 
 from .browser import Page, browser, find_browser
 
@@ -78,6 +78,17 @@ def test_an_order_that_waits_links_to_who_holds_its_slot_and_says_when_it_starts
     gate = "document.querySelector('#detail .gate')"
     page.until(f"{gate}?.querySelector('a')?.hash === '#order={holder}'", "who holds the slot is linked")
     page.until(f"/It starts in about .* a poor guess/.test({gate}.innerText)", "when it starts is said")
+
+
+def test_a_full_host_says_so_on_its_card(page: Page, tmp_path: Path) -> None:
+    reading = tmp_path / "reading.json"
+    reading.write_text('{"memory_total_mb": 100, "memory_available_mb": 4}')
+    toml = f'[hosts.stage]\ndriver = "scripted"\nreading_file = "{reading}"\n[pools.default]\nslots_max = 1\n'
+    with house(tmp_path / "full", toml=toml) as home:
+        home.start()
+        enter(page, home)
+        says = "takes nothing new: 96% of the memory is used (limit 90%), critical for"
+        page.until(f"document.querySelector('#places').innerText.includes('{says}')", "the host's card tells it")
 
 
 def test_the_api_is_described_on_a_page_of_its_own(page: Page, home: House) -> None:

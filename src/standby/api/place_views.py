@@ -163,9 +163,9 @@ class LeaseView(Struct, frozen=True):
 
 
 class HostView(ModeView, frozen=True):
-    """A host, who leads it, how much of its budgets is taken (by open runs; memory by idle live slots, too), and how hard
-    it is pressed: at `warning` starts are fewer, at `critical` nothing new is started. `calm_since`: what is measured is
-    below that. Not `measured`: nobody knows how full it is, and the level stays as it is."""
+    """A host, who leads it, how much of its budgets is taken (by open runs; memory by idle live slots, too), and how
+    hard it is pressed: at `warning` starts are fewer, at `critical` nothing new is started. `calm_since`: what is
+    measured is below that. Not `measured`: nobody knows how full it is, and the level stays as it is."""
 
     name: str
     driver: str
