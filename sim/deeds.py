@@ -40,6 +40,7 @@ class Deeds(Grounds):
         memory_mb = chance.choice([shape.memory_mb, 50, 100])
         if host.memory_mb is not None and wishes["queue_timeout_ms"] is not None and chance.random() < 0.05:
             memory_mb = host.memory_mb + 1
+        key = chance.choice(["k", "l"]) if chance.random() < 0.3 else None
         order = Order(
             id=self.ids.order(now),
             project=shape.project or chance.choice(["a", "a", "b", "c"]),
@@ -48,10 +49,11 @@ class Deeds(Grounds):
             submitted_at=now,
             state=OrderState.PENDING,
             state_since=now,
+            concurrency_key=key,
         )
         payload = msgspec.json.encode({"script": told}).decode()
         later = now + chance.choice([300, 5_000]) if chance.random() < 0.1 else None
-        spec = Spec(order_id=order.id, payload=payload, not_before=later, **wishes)
+        spec = Spec(order_id=order.id, payload=payload, not_before=later, concurrency_key=key, **wishes)
         self.say(lambda: f"    script {told} {wishes}")
         self.truths.specs[order.id] = spec
         change = lifecycle.submit(self._cause(), order, spec, pool, None, None)
@@ -90,6 +92,8 @@ class Deeds(Grounds):
     def do_limits(self) -> None:
         self.slots_max[self.chance.choice(self.shape.pools).name] = self.chance.choice([0, 1, 2, 3])
         self.limits[self.chance.choice(list(self.limits))] = self.chance.choice([None, 0, 1, 2])
+        self.weights["b"] = self.chance.choice([1, 3])
+        self.running_max[self.chance.choice(self.shape.pools).name] = self.chance.choice([0, 1, 2])
         try:
             self.apply()
         except StoreDown:

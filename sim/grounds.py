@@ -44,6 +44,9 @@ class Grounds:
         self.instances: list[Instance] = []
         self.slots_max = {pool.name: pool.slots_max for pool in shape.pools}
         self.limits = dict(shape.projects)
+        self.weights = dict(shape.weights)
+        self.running_max: dict[str, int] = {}
+        """Pool -> its running limit, where somebody changed it."""
         self.templates: dict[str, int] = {}
         """Pool -> which image its slots are made of."""
         self._telling, self._calm = telling, False
@@ -182,12 +185,16 @@ class Grounds:
             for host in self.shape.hosts
         }
         pools: dict[str, Any] = {pool.name: self._pool(pool) for pool in self.shape.pools}
-        projects = {name: {"running_max": most} for name, most in self.limits.items()}
+        projects = {
+            name: {"running_max": most, "weight": self.weights.get(name, 1)} for name, most in self.limits.items()
+        }
         return Config.of(hosts=hosts, pools=pools, projects=projects, hints=self.shape.hints)
 
     def _pool(self, pool: PoolShape) -> dict[str, Any]:
         most = self.slots_max[pool.name]
         told = {**pool.more, "host": pool.host, "slots_max": most, "memory_mb": pool.memory_mb}
+        if pool.name in self.running_max:
+            told["running_max"] = self.running_max[pool.name]
         if "slots_warm" in told:
             told["slots_warm"] = min(most, told["slots_warm"])
         if self._calm:

@@ -78,6 +78,7 @@ class House(Deeds):
             instance.go_on()
         self.slots_max = {pool.name: pool.slots_max for pool in self.shape.pools}
         self.limits = dict(self.shape.projects)
+        self.running_max.clear()
         self.apply()
         for host in self.hosts.values():
             host.reading = CALM if host.shape.measured else host.reading

@@ -107,6 +107,7 @@ class Shape(Struct, frozen=True, kw_only=True):
     hosts: Sequence[HostShape]
     pools: Sequence[PoolShape]
     projects: Mapping[str, int | None]
+    weights: Mapping[str, int] = {}
     hints: bool
     faults: Mapping[str, float]
     """Driver call fault -> how likely."""
@@ -129,7 +130,22 @@ def draw(seed: int, actions: int = ACTIONS) -> tuple[Shape, list[Action]]:
             weights[kind] = weight * chance.uniform(0.3, 2.5)
     kinds = chance.choices(list(weights), list(weights.values()), k=actions)
     todo = [Action(kind, chance.getrandbits(63)) for kind in ["lead", "submit", *kinds]]
-    return _with_workers(shape, todo, Random(f"{seed} workers"))
+    return _with_workers(_with_limits(shape, Random(f"{seed} limits")), todo, Random(f"{seed} workers"))
+
+
+def _with_limits(shape: Shape, chance: Random) -> Shape:
+    """Some houses have pools with limits of their own, and projects that weigh more than others."""
+    pools = [replace(pool, more={**pool.more, **_limits(chance)}) for pool in shape.pools]
+    return replace(shape, pools=pools, weights={"a": 1, "b": chance.choice([1, 1, 2, 5])})
+
+
+def _limits(chance: Random) -> dict[str, Any]:
+    more: dict[str, Any] = {}
+    if chance.random() < 0.25:
+        more["running_max"] = chance.choice([1, 2])
+    if chance.random() < 0.15:
+        more["starts_per_minute"] = chance.choice([30, 120])
+    return more
 
 
 def _with_workers(shape: Shape, todo: list[Action], chance: Random) -> tuple[Shape, list[Action]]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from sim.book import Book
 from sim.fold import Rows, fold
+from sim.lanes import LaneTruths
 from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import Birth, SimHost
@@ -58,6 +59,7 @@ class Truths:
         self.book = Book()
         self.violations: list[str] = []
         self.places = PlaceTruths(self.book, hosts, self.broken)
+        self.lanes = LaneTruths(self.book, lambda order_id: self._waited[order_id].at, self.broken)
         self.specs: dict[str, Spec] = {}
         self.acknowledged: set[str] = set()
         """Orders whose submit was acknowledged."""
@@ -90,6 +92,7 @@ class Truths:
                 self.broken(f"event {event.seq} follows {self.seq}")
             self.seq = event.seq
             before = self.book.enter(event)
+            self.lanes.event(event)
             self.say(lambda event=event: _told(self.book, event))  # type: ignore[misc]
             if event.kind.startswith("order."):
                 self._order(event, before, self.book.orders[event.subject])
@@ -107,6 +110,7 @@ class Truths:
                 self._waited[order.id] = Waited(min(event.at, self.loop.ms), *self._lost_time(order.pool))
             case K.ORDER_CLAIMED:
                 self._claim(name, order)
+                self.lanes.claimed(name, order, event)
             case K.ORDER_RECOMMANDED:
                 if self.birth(id_of_run(order)) is not None:
                     self.broken(f"{name} shall be started again although it began")

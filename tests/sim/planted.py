@@ -12,15 +12,17 @@ from standby.control import looks
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lifecycle, pressure, size, slots, strays
+from standby.core import admit, judge, lanes, lifecycle, pressure, size, slots, strays
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Guards, Order, OrderState, Slot, Spec, Trigger, run_id
 from standby.core.sighting import Exit, Seen, Sighting
 from standby.drivers.contract import OpenRun
 from standby.drivers.scripted import ScriptedDriver
+from standby.store import sqlite_commit
 from standby.store.contract import Work
 from standby.store.entry import Entry
+from standby.store.sqlite import SqliteStore
 from standby.store.sqlite_commit import Batch
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -279,6 +281,22 @@ def pressure_ignored(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(pressure, "starts_max", lambda host: host.starts_max)
 
 
+def concurrency_key_ignored(patch: pytest.MonkeyPatch) -> None:
+    """Nobody looks whether another run has the key: neither who reads, nor who decides, nor who saves."""
+    reads = SqliteStore.dialect
+    anybody = {
+        name: getattr(reads, name).replace("k.slot is not null", "1 = 0") for name in ("candidates", "candidates_after")
+    }
+    patch.setattr(SqliteStore, "dialect", replace(reads, **anybody))
+    patch.setattr(admit.Room, "keys_held", property(lambda self: frozenset()))
+    patch.setattr(sqlite_commit, "KEY_HELD", "select null where ? = ?")
+
+
+def lane_starved(patch: pytest.MonkeyPatch) -> None:
+    """The same project is always first."""
+    patch.setattr(lanes.Turns, "start", lambda self, lane: ord(lane[1]))
+
+
 PLANTS: Mapping[Plant, str] = {
     settle_without_having_seen_it_ended: r"was settled as .* while it is alive",
     unreachable_taken_for_absent: r"while it is alive|is recorded as Exit.*lost=True",
@@ -303,5 +321,7 @@ PLANTS: Mapping[Plant, str] = {
     template_ignored_in_a_claim: r"of another template",
     slots_in_the_making_not_counted: r"starts in flight of",
     pressure_ignored: r"although .* is critical",
+    concurrency_key_ignored: r"second run of concurrency key|had to refuse a change: UNIQUE",
+    lane_starved: r"was passed . times: starved",
 }
 """Each bug with what the simulator must say of it."""
