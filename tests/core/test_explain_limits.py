@@ -42,7 +42,9 @@ def _gate(row: Order, house: House) -> Gate:
 def test_a_pool_at_its_running_limit_says_so_until_a_run_has_ended() -> None:
     held = {"slot-1": RUNS, "elsewhere": order(OrderState.RUNNING, pool="another")}
     shut = _house(settings={"running_max": 1}, holders=held)
-    assert _gate(order(), shut) == Gate(GateName.POOL_LIMIT, "pool default has 1 open runs and may have 1")
+    found = _gate(order(), shut)
+    assert (found.name, found.text) == (GateName.POOL_LIMIT, "pool default has 1 open runs and may have 1")
+    assert list(found.holders) == [RUNS.id]
     assert _gate(order(), replace(shut, holders={})).name is GateName.TURN
 
 
@@ -50,7 +52,8 @@ def test_a_limit_of_zero_says_who_set_it_and_how_to_raise_it() -> None:
     by_ada = {name: Override(value=0, actor="ada", at=NOW) for name in ("running_max", "starts_per_minute")}
     none = _gate(order(), _house(settings={"running_max": 0}, overrides=by_ada))
     assert none.text == "pool default has 0 open runs and may have 0 (set by ada)"
-    assert what_follows(order(), none) == "raise it: standby pools set default running_max=N"
+    told = "nothing happens by itself; raise it: standby pools set default running_max=N"
+    assert what_follows(order(), none) == told
     never = _gate(order(), _house(settings={"starts_per_minute": 0}, overrides=by_ada))
     assert (never.name, never.text) == (GateName.START_RATE, "pool default may begin 0 runs a minute (set by ada)")
     assert (never.opens_at, never.follows) == (None, "raise it: standby pools set default starts_per_minute=N")

@@ -7,7 +7,19 @@ from msgspec import Struct
 
 from standby.core import explain
 from standby.core.explain import Gate, GateName, House
-from standby.core.model import Lease, Mode, Order, OrderState, SlotState, Warmth
+from standby.core.model import (
+    Lease,
+    Level,
+    Mode,
+    Order,
+    OrderState,
+    Pool,
+    PoolSettings,
+    Project,
+    SlotState,
+    Template,
+    Warmth,
+)
 from standby.core.places import TRIES_AFTER_MS
 from standby.core.sighting import ImageState
 from tests.core.test_gate import place, pool_of
@@ -45,6 +57,13 @@ PLACES: dict[str, Any] = {
     "host_slots": [place(1, OF), place(2, OF)],
 }
 FLYING = held(run(2, ready_at=None))
+
+
+CORES = pool(settings=PoolSettings(slots_max=2, template=Template(cpus=1.5)))
+
+
+def limited(**settings: Any) -> Pool:
+    return pool(settings=PoolSettings(slots_max=2, **settings))
 
 
 class Case(Struct, frozen=True):
@@ -102,7 +121,50 @@ CASES = {
         {"project_max": 0},
         {"project_max": 1},
         {"needed": 1, "free": 0, "stuck": True},
-        "nothing happens by itself; raise its running_max in the configuration",
+        "nothing happens by itself; raise it: standby projects set default running_max=N",
+    ),
+    "host critical": Case(
+        GateName.PRESSURE,
+        {"host": host(pressure=Level.CRITICAL, pressure_since=NOW, pressure_cause="full"), "measured_at": NOW},
+        {"host": host()},
+        {},
+        "it starts when the host is calm again and those before it are served",
+    ),
+    "project paused": Case(
+        GateName.PROJECT_MODE,
+        {"project": Project(name="default", mode=Mode.PAUSED)},
+        {"project": Project(name="default")},
+        {"stuck": True},
+        "nothing happens by itself; it goes on when somebody resumes the project; it does not expire meanwhile",
+    ),
+    "pool at its limit": Case(
+        GateName.POOL_LIMIT,
+        {"pool": limited(running_max=1), "holders": held(run(1))},
+        {"holders": held()},
+        {"needed": 1, "free": 0, "holders": ["run-1"]},
+        "it starts when a run of the pool has ended and those before it are served",
+    ),
+    "start rate": Case(
+        GateName.START_RATE,
+        {"pool": limited(starts_per_minute=60), "last_start": NOW - 400},
+        {"last_start": NOW - 1_000},
+        {"opens_at": NOW + 600},
+        "it starts when the rate allows it and those before it are served",
+    ),
+    "concurrency key": Case(
+        GateName.CONCURRENCY_KEY,
+        {"contenders": {"k": [run(1, concurrency_key="k")]}},
+        {"contenders": {"k": []}},
+        {"needed": 1, "free": 0, "holders": ["run-1"]},
+        "it starts when that has ended, and those before it are served",
+        row=order(concurrency_key="k"),
+    ),
+    "processors": Case(
+        GateName.CPUS,
+        {"host": host(cpus=2.0), "pool": CORES, "pools": {"default": CORES}, "holders": held(run(2))},
+        {"holders": held()},
+        {"holders": ["run-2"]},
+        "it starts when runs on the host have ended and enough processors are free",
     ),
     "all slots taken": Case(
         GateName.SLOTS,

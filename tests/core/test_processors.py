@@ -40,11 +40,13 @@ def test_open_runs_and_those_whose_end_is_not_saved_hold_theirs() -> None:
     assert len(admitted(room(pool_of(1.0), cpus=4, opened=[run], ending=[ending]), *["default"] * 8)) == 2
 
 
-def test_nobody_overtakes_who_waits_for_processors_but_who_can_never_fit_holds_up_nobody() -> None:
+def test_other_lanes_overtake_who_waits_for_processors_for_a_while_and_who_can_never_fit_for_ever() -> None:
     large, small = pool_of(3.0, "large"), pool_of(1.0, "small")
     run = order(OrderState.RUNNING, id="r", pool="small", slot="small-1")
-    assert admitted(room(large, small, cpus=3, opened=[run]), "large", "small") == []
-    assert admitted(room(large, small, cpus=2, opened=[run]), "large", "small") == ["o2"]
+    often = {"o1": admit.OVERTAKEN_MAX}
+    assert admitted(room(large, small, cpus=3, opened=[run]), "large", "small") == ["o2"]
+    assert admitted(room(large, small, cpus=3, opened=[run], overtaken=often), "large", "small") == []
+    assert admitted(room(large, small, cpus=2, opened=[run], overtaken=often), "large", "small") == ["o2"]
 
 
 def test_a_pool_that_declares_none_goes_on_when_the_processors_are_overdrawn() -> None:

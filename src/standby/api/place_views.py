@@ -5,31 +5,22 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from standby.api.views import Seconds, Time, length, seconds, shown_time, time
+from standby.api.views import Seconds, Time, seconds, shown_time, time
 from standby.core.explain import Start
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.model import (
-    OPEN,
     Host,
-    Json,
     Lease,
     Level,
     Mode,
     Order,
-    OrderState,
-    Pool,
-    Reason,
-    Reset,
     Slot,
-    Warmth,
     run_id,
     slot_word,
 )
 from standby.core.pressure import STALE_MS
 from standby.core.sighting import ImageState, Pressure, Reading
-from standby.estimates import Record
 from standby.starts import Floor
-from standby.store.contract import Peaks
 
 
 class ModeView(Struct, frozen=True):
@@ -41,91 +32,6 @@ class ModeView(Struct, frozen=True):
     mode_actor: str
     mode_stop_at: Time | None
     """Drained at once: from then on what still runs is stopped."""
-
-
-class SettingsView(Struct, frozen=True):
-    """What a pool's orders get unless they say otherwise, by the names that `PATCH` takes."""
-
-    slots_warm: int
-    running_max: int | None
-    starts_per_minute: int | None
-    queue_max: int | None
-    idle_ttl_s: Seconds | None
-    max_uses: int | None
-    max_age_s: Seconds | None
-    pick: str
-    image: str | None
-    memory_mb: int
-    queue_timeout_s: Seconds | None
-    queue_timeout_max_s: Seconds | None
-    deploy_timeout_s: Seconds
-    start_timeout_s: Seconds
-    run_timeout_s: Seconds | None
-    stop_grace_s: Seconds
-    retries: int
-    retry_base_s: Seconds
-    retry_factor: float
-    retry_cap_s: Seconds
-    retry_on: Sequence[Reason]
-    no_retry_on: Sequence[Reason]
-
-
-class OverrideView(Struct, frozen=True):
-    """What an operator set over the configuration."""
-
-    value: Json
-    actor: str
-    at: Time
-    reason: str | None
-
-
-class EstimatesView(Struct, frozen=True):
-    """How right the waits estimated at submit were, of the last `started` orders that this server took in and that
-    started since: the median of how far off they were, and the share of those whose range held."""
-
-    started: int
-    off_ms: int
-    held: float
-
-
-class PeaksView(Struct, frozen=True):
-    """What the last ended runs of a pool took of the memory: of so many `runs` it is known, and so many took more than
-    they had declared (`above`)."""
-
-    runs: int
-    above: int
-    most_mb: int
-
-
-class PoolView(ModeView, frozen=True):
-    """A pool with its unfinished orders by state and its slots by word. While its breaker is open (`broken_since`),
-    after `failures` slots that could not be made or started, it only tries one now and then."""
-
-    name: str
-    host: str
-    pending: int
-    open: int
-    orders: Mapping[OrderState, int]
-    slots: Mapping[str, int]
-    slots_max: int
-    blocked_since: Time | None
-    blocked_s: Seconds
-    project: str | None
-    warmth: Warmth | None
-    worker: bool
-    reset: Reset
-    failures: int
-    broken_since: Time | None
-    estimates: EstimatesView | None
-    peaks: PeaksView | None
-    settings: SettingsView
-    overrides: Mapping[str, OverrideView]
-
-
-class PoolsView(Struct, frozen=True):
-    """All pools."""
-
-    pools: Sequence[PoolView]
 
 
 class SlotView(Struct, frozen=True):
@@ -286,69 +192,6 @@ def slot_view(slot: Slot, holder: Order | None) -> SlotView:
         last_used_at=shown_time(slot.last_used_at),
         error=slot.error,
         retry_at=shown_time(slot.retry_at),
-    )
-
-
-def pool_view(
-    pool: Pool,
-    counts: Mapping[OrderState, int],
-    words: Mapping[str, int],
-    record: Record | None = None,
-    peaks: Peaks | None = None,
-) -> PoolView:
-    """A pool with its unfinished orders by state and its slots by word."""
-    settings, retry = pool.settings, pool.settings.retry
-    return PoolView(
-        name=pool.name,
-        host=pool.host,
-        mode=pool.mode,
-        mode_since=time(pool.mode_since),
-        mode_reason=pool.mode_reason,
-        mode_actor=pool.mode_actor,
-        mode_stop_at=shown_time(pool.mode_stop_at),
-        pending=counts.get(OrderState.PENDING, 0),
-        open=sum(count for state, count in counts.items() if state in OPEN),
-        orders=counts,
-        slots=words,
-        slots_max=settings.slots_max,
-        blocked_since=shown_time(pool.blocked_since),
-        blocked_s=length(pool.blocked_ms),
-        project=settings.project,
-        warmth=None if settings.template.image is None else settings.template.warmth,
-        worker=settings.template.worker,
-        reset=settings.reset,
-        failures=pool.failures,
-        broken_since=shown_time(pool.broken_at),
-        estimates=None if record is None else EstimatesView(record.started, record.off_ms, round(record.held, 3)),
-        peaks=None if peaks is None else PeaksView(peaks.runs, peaks.above, -(-peaks.most_kb // 1024)),
-        settings=SettingsView(
-            slots_warm=settings.slots_warm,
-            running_max=settings.running_max,
-            starts_per_minute=settings.starts_per_minute,
-            queue_max=settings.queue_max,
-            idle_ttl_s=seconds(settings.idle_ttl_ms),
-            max_uses=settings.max_uses,
-            max_age_s=seconds(settings.max_age_ms),
-            pick=settings.pick,
-            image=settings.template.image,
-            memory_mb=settings.memory_mb,
-            queue_timeout_s=seconds(settings.queue_timeout_ms),
-            queue_timeout_max_s=seconds(settings.queue_timeout_max_ms),
-            deploy_timeout_s=length(settings.deploy_timeout_ms),
-            start_timeout_s=length(settings.start_timeout_ms),
-            run_timeout_s=seconds(settings.run_timeout_ms),
-            stop_grace_s=length(settings.stop_grace_ms),
-            retries=retry.retries,
-            retry_base_s=length(retry.base_ms),
-            retry_factor=retry.factor,
-            retry_cap_s=length(retry.cap_ms),
-            retry_on=retry.retry_on,
-            no_retry_on=retry.no_retry_on,
-        ),
-        overrides={
-            name: OverrideView(each.value, each.actor, time(each.at), each.reason)
-            for name, each in pool.overrides.items()
-        },
     )
 
 

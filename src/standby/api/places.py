@@ -11,19 +11,17 @@ from standby.api.place_views import (
     FullHostView,
     HostsView,
     HostView,
-    PoolsView,
-    PoolView,
     SlotsView,
     StartsView,
     Used,
     host_view,
     image_view,
-    pool_view,
     reading_view,
     slot_view,
     start_view,
     waiter_view,
 )
+from standby.api.pool_views import PoolsView, PoolView, pool_view
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse

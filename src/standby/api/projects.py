@@ -7,8 +7,9 @@ from fastapi import APIRouter, Request, Response
 from msgspec import Struct
 
 from standby.api.needs import ActorNeed, WorldNeed
-from standby.api.place_views import ModeView, OverrideView
+from standby.api.place_views import ModeView
 from standby.api.places import TRIES, busy, parse_mode
+from standby.api.pool_views import OverrideView
 from standby.api.problems import invalid, not_found
 from standby.api.views import answer, shown_time, tagged, time
 from standby.api.wire import Name, PatchProjectBody, parse

@@ -15,6 +15,7 @@ from standby.api import (
     keys,
     logs,
     many,
+    pool_views,
     projects,
     run_views,
     schedules,
@@ -67,7 +68,7 @@ def _acts(
     return Says(view=view, body=body, body_needed=needed, problems=(*BODY, *problems), status=status)
 
 
-_MODE: Final = {"pool": places.PoolView, "host": places.FullHostView, "project": projects.ProjectView}
+_MODE: Final = {"pool": pool_views.PoolView, "host": places.FullHostView, "project": projects.ProjectView}
 SAYS: Final[Mapping[str, Says]] = {
     "submit": Says(
         view=views.OrderView,
@@ -98,10 +99,10 @@ SAYS: Final[Mapping[str, Says]] = {
         problems=(404,),
         kinds=("application/json", "application/x-ndjson", "text/event-stream"),
     ),
-    "list_pools": _tagged(places.PoolsView),
-    "show_pool": _tagged(places.PoolView, 404),
-    "override_pool": _acts(places.PoolView, wire.PatchPoolBody, 404, 409, needed=True),
-    "reset_breaker": _acts(places.PoolView, wire.ReasonBody, 404, 409),
+    "list_pools": _tagged(pool_views.PoolsView),
+    "show_pool": _tagged(pool_views.PoolView, 404),
+    "override_pool": _acts(pool_views.PoolView, wire.PatchPoolBody, 404, 409, needed=True),
+    "reset_breaker": _acts(pool_views.PoolView, wire.ReasonBody, 404, 409),
     "override_project": _acts(projects.ProjectView, wire.PatchProjectBody, 409, needed=True),
     "list_slots": _tagged(places.SlotsView),
     "list_hosts": _tagged(places.HostsView),

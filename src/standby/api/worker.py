@@ -223,12 +223,11 @@ async def tell_output(request: Request, world: WorldNeed, badge: BadgeNeed) -> R
     if not (await _pool(world, order.pool)).settings.template.worker:
         text = f"the output of runs in pool {order.pool} is read from their places"
         raise Problem(409, "output_is_read", text, "write it to standard output")
-    now = world.clock.now()
     chunk = LogChunk(
         run_id=run,
         first=body.first,
         count=len(body.lines),
-        body=encode([(now, line.stream, line.text) for line in body.lines]).decode(),
+        body=encode([(world.clock.now(), line.stream, line.text) for line in body.lines]).decode(),
         cursor="",
         closed=body.closed,
         bytes=sum(len(line.text.encode()) + 1 for line in body.lines),

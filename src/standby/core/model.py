@@ -10,6 +10,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from standby.core.kinds import EventKind as EventKind
 from standby.core.settings import NEVER_RETRIED as NEVER_RETRIED
 from standby.core.settings import RETRIED_BY_DEFAULT as RETRIED_BY_DEFAULT
 from standby.core.settings import Json as Json
@@ -65,63 +66,6 @@ class Missed(StrEnum):
     """One order for all of them."""
     ALL = "all"
     """One each, for the last `ticks.ALL_MOST` of them."""
-
-
-class EventKind(StrEnum):
-    """Everything that can happen to a row. The part before the dot names whose row it is."""
-
-    ORDER_SUBMITTED = "order.submitted"
-    ORDER_QUEUED = "order.queued"
-    ORDER_HELD = "order.held"
-    ORDER_EXTENDED = "order.extended"
-    ORDER_CLAIMED = "order.claimed"
-    ORDER_RECOMMANDED = "order.recommanded"
-    ORDER_BOUND = "order.bound"
-    ORDER_READY = "order.ready"
-    ORDER_STOPPING = "order.stopping"
-    ORDER_STOP_CHANGED = "order.stop_changed"
-    ORDER_RETRY_WAITING = "order.retry_waiting"
-    ORDER_COMPLETED = "order.completed"
-    ORDER_FAILED = "order.failed"
-    ORDER_CANCELLED = "order.cancelled"
-    ORDER_PURGED = "order.purged"
-    SLOT_CREATING = "slot.creating"
-    SLOT_BOOTED = "slot.booted"
-    SLOT_IDLE = "slot.idle"
-    SLOT_CLEANING = "slot.cleaning"
-    SLOT_ERROR = "slot.error"
-    SLOT_REMOVING = "slot.removing"
-    SLOT_GONE = "slot.gone"
-    POOL_APPLIED = "pool.applied"
-    POOL_OVERRIDDEN = "pool.overridden"
-    POOL_MODE = "pool.mode"
-    POOL_BLOCKED = "pool.blocked"
-    POOL_UNBLOCKED = "pool.unblocked"
-    POOL_FAILING = "pool.failing"
-    POOL_BROKEN = "pool.broken"
-    POOL_MENDED = "pool.mended"
-    POOL_RESET = "pool.reset"
-    POOL_BACKPRESSURE = "pool.backpressure"
-    HOST_APPLIED = "host.applied"
-    HOST_MODE = "host.mode"
-    HOST_LED = "host.led"
-    HOST_UNREACHABLE = "host.unreachable"
-    HOST_REACHABLE = "host.reachable"
-    HOST_DECLARED_DEAD = "host.declared_dead"
-    HOST_SWEPT = "host.swept"
-    HOST_ALARMED = "host.alarmed"
-    HOST_PRESSURE = "host.pressure"
-    HOST_CALMING = "host.calming"
-    PROJECT_APPLIED = "project.applied"
-    PROJECT_OVERRIDDEN = "project.overridden"
-    PROJECT_BACKPRESSURE = "project.backpressure"
-    PROJECT_MODE = "project.mode"
-    SCHEDULE_ADDED = "schedule.added"
-    SCHEDULE_CHANGED = "schedule.changed"
-    SCHEDULE_MODE = "schedule.mode"
-    SCHEDULE_TICKED = "schedule.ticked"
-    SCHEDULE_MISSED = "schedule.missed"
-    SCHEDULE_REMOVED = "schedule.removed"
 
 
 class OnConflict(StrEnum):
