@@ -126,6 +126,19 @@ async def test_the_next_leader_finds_the_level_and_begins_the_calm_anew() -> Non
     assert (await row(stage)).pressure is Level.WARNING
 
 
+async def test_a_gauge_with_a_fault_keeps_nobody_from_leading(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = measured()
+
+    async def measure() -> Reading:
+        raise ValueError("a file that nobody can read")
+
+    monkeypatch.setattr(stage.driver, "measure", measure)
+    leader = await stage.leader()
+    await submitted(stage, 3)
+    await stage.steps(leader, 4, each_ms=1_000)
+    assert await open_runs(stage) == 3
+
+
 async def test_a_measurement_that_hangs_holds_up_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = measured()
     never: asyncio.Future[Reading] = asyncio.get_running_loop().create_future()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -11,7 +12,6 @@ from standby.control.act import Hands
 from standby.control.book import Book
 from standby.control.mirror import Mirror
 from standby.core import places, pressure
-from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Host, Level, Trigger
 from standby.core.sighting import Reading
@@ -41,19 +41,15 @@ class Gauging:
         self._gauge = driver if isinstance(driver, Gauge) else None
         self._asked_at = self._stored_at = self._known_at = float("-inf")
         self._taken: tuple[float, Reading] | None = None
+        self._came = asyncio.Event()
 
-    async def begin(self) -> None:
+    async def begin(self, host: Host) -> None:
         """The first reading of an epoch, so that nothing is claimed on a machine that was full before; it is not waited
         for long."""
-        if self._gauge is None:
-            return
-        reading, at = Reading(), self._world.clock.monotonic()
-        try:
-            async with asyncio.timeout(FIRST_S):
-                reading = await self._gauge.measure()
-        except (Unreachable, TimeoutError) as error:
-            log.info("no reading yet", error=str(error))
-        self._taken = at, reading
+        if self._gauge is not None and self._hands.beside("gauge", self._measure(self._gauge, host)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FIRST_S):
+                    await self._came.wait()
 
     async def weigh(self, mirror: Mirror) -> None:
         """Take in the last reading, and have the next one taken when it is time."""
@@ -81,6 +77,7 @@ class Gauging:
             reading = await gauge.measure()
         finally:
             self._taken = at, reading
+            self._came.set()
         found = pressure.measured(host.limits, reading)
         pressed = host.pressure is not Level.NONE or (found is not None and found[0] is not Level.NONE)
         if pressed:

@@ -77,7 +77,6 @@ class HostStep:
     async def lead(self, identity: str, blocked_since: int | None) -> None:
         """The first thing in an epoch: say who leads, and since when nobody did. Nothing is judged before a look."""
         said = False
-        await self._gauging.begin()
         for _ in range(LEAD_TRIES):
             mirror = await self._book.refresh(poll=True)
             changes = [] if said else [places.lead_host(self._cause(Trigger.LEASE), mirror.host, identity)]
@@ -88,6 +87,7 @@ class HostStep:
             saved = await self._book.save([*changes, *await self._outdated_seats(mirror)])
             said = said or any(change.kind is EventKind.HOST_LED for change in saved)
             if mirror.fresh:
+                await self._gauging.begin(mirror.host)
                 return  # somebody who was first must not hide a pool's time without a leader
         raise Deposed(f"the rows of host {self._hold.host} kept changing before it was led")
 
