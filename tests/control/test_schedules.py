@@ -106,6 +106,7 @@ async def test_after_an_absence_the_policy_says_which_orders_there_are(missed: M
     assert (await row_of(stage)).next_at == first + 4 * HOUR
     told = [event for event in await stage.store.events(0, 100) if event.kind.startswith("schedule.")]
     assert sum(event.data["note"].get("missed", 0) for event in told[1:]) == 4 - len(expected)
+    assert (EventKind.SCHEDULE_MISSED in {event.kind for event in told}) is (missed is Missed.SKIP)
 
 
 @pytest.mark.parametrize("missed", Missed)

@@ -147,8 +147,9 @@ ELSEWHERE = {
     "host.alarmed": "tests/control/test_strays.py",
     "host.pressure": "tests/e2e/test_pressure.py",
     "host.calming": "tests/control/test_pressure.py",
+    "schedule.missed": "tests/control/test_schedules.py",
 }
-"""What takes half an hour, a resident worker, a full machine, or places that vanish and stray: where it is played."""
+"""What takes hours, a resident worker, a full machine or queue, or places that vanish: where it is played."""
 
 
 def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path) -> None:
@@ -169,6 +170,7 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         home.call("POST", "/pools/default/resume", {})
         assert home.call("POST", "/hosts/stage/declare-dead", {"reason": "test", "confirm": "stage"}).status_code == 200
         home.call("POST", "/hosts/stage/drain", {"reason": "test"})
+        _scheduled(home)
         _unreachable(home)
         _recommanded(home)
         home.call("PATCH", "/pools/stage", {"set": {"stop_grace_s": 5}})
@@ -196,6 +198,18 @@ def _broken(home: House) -> None:
     until(lambda: home.get("/pools/weak")["broken_since"], "its breaker is open")
     home.call("POST", "/pools/weak/reset-breaker", {"reason": "mended"})
     home.ended(weak[0])
+
+
+def _scheduled(home: House) -> None:
+    """Everything that somebody can do to a schedule, and to a project."""
+    body = {"name": "yearly", "cron": "@yearly", "order": {"command": ["true"]}}
+    home.call("POST", "/schedules", body)
+    home.call("PATCH", "/schedules/yearly", {"missed": "skip"})
+    home.call("POST", "/schedules/yearly/pause", {"reason": "test"})
+    home.ended(home.call("POST", "/schedules/yearly/run").json()["id"])
+    home.call("DELETE", "/schedules/yearly")
+    for verb in ("pause", "resume"):
+        home.call("POST", f"/projects/default/{verb}", {"reason": "test"})
 
 
 def _kinds(home: House) -> set[str]:
