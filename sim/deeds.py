@@ -74,18 +74,24 @@ class Deeds(Grounds):
             self.truths.cancels.add(order_id)
 
     def do_mode(self) -> None:
-        """An operator closes a pool or a host, and opens it again some time later."""
+        """An operator closes a pool, a host or a project, perhaps stops what runs there, and opens it again some time
+        later."""
         mode = self.chance.choice([Mode.PAUSED, Mode.DRAINING])
         name = self.chance.choice([pool.name for pool in self.shape.pools] + [host.name for host in self.shape.hosts])
-        self._set_mode(name, mode)
-        self.loop.call_later(self.chance.choice([1, 4, 20]), self._set_mode, name, Mode.OPEN)
+        later = self.chance.choice([1, 4, 20])
+        if self.chance.random() < 0.25:
+            name = self.chance.choice(list(self.limits))
+        self._set_mode(name, mode, stop=mode is Mode.DRAINING and self.chance.random() < 0.4)
+        self.loop.call_later(later, self._set_mode, name, Mode.OPEN)
 
-    def _set_mode(self, name: str, mode: Mode) -> None:
+    def _set_mode(self, name: str, mode: Mode, *, stop: bool = False) -> None:
         book = self.truths.book
         if name in book.pools:
-            change = places.set_pool_mode(self._cause(), book.pools[name], mode, "sim")
+            change = places.set_pool_mode(self._cause(), book.pools[name], mode, "sim", stop=stop)
+        elif name in book.hosts:
+            change = places.set_host_mode(self._cause(), book.hosts[name], mode, "sim", stop=stop)
         else:
-            change = places.set_host_mode(self._cause(), book.hosts[name], mode, "sim")
+            change = places.set_project_mode(self._cause(), book.projects.get(name), name, mode, "sim", stop=stop)
         if change is not None and not self._save(change) and mode is Mode.OPEN:
             self.loop.call_later(1, self._set_mode, name, mode)
 

@@ -37,7 +37,7 @@ SLACK_MS = 1_000
 POLL_MS = 1_000
 NOTICED_WITHIN = 5
 """A leader notices within this time that somebody closed a pool."""
-STOPPED_FOR = {Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED}
+STOPPED_FOR = {Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED, Reason.DRAINED}
 
 
 class Waited:
@@ -77,6 +77,7 @@ class Truths:
         self._unnoticed: dict[str, int] = {}
         self._stopped_runs: set[str] = set()
         self._alive: dict[str, Birth] = {}
+        self._drains: set[str] = set()
 
     def broken(self, truth: str) -> None:
         """A truth does not hold."""
@@ -94,6 +95,8 @@ class Truths:
             before = self.book.enter(event)
             self.lanes.event(event)
             self.say(lambda event=event: _told(self.book, event))  # type: ignore[misc]
+            if event.kind in (K.POOL_MODE, K.HOST_MODE, K.PROJECT_MODE) and event.to_state == Mode.DRAINING:
+                self._drains.add(event.subject)
             if event.kind.startswith("order."):
                 self._order(event, before, self.book.orders[event.subject])
             elif event.kind.startswith("slot."):
@@ -114,6 +117,8 @@ class Truths:
             case K.ORDER_RECOMMANDED:
                 if self.birth(id_of_run(order)) is not None:
                     self.broken(f"{name} shall be started again although it began")
+            case K.ORDER_STOPPING if order.stop_reason is Reason.DRAINED:
+                self._drained(name, order)
             case K.ORDER_STOPPING if order.stop_reason is Reason.LOST:
                 self.workers.unheard(order)
             case K.ORDER_STOPPING if event.trigger is Trigger.DEADLINE:
@@ -154,6 +159,11 @@ class Truths:
         limit = book.projects.get(order.project)
         if limit is not None and limit.running_max is not None and book.open_of(order.project) > limit.running_max:
             self.broken(f"{name} brings project {order.project} over its {limit.running_max}")
+
+    def _drained(self, name: str, order: Order) -> None:
+        """Somebody wanted it stopped, though perhaps no longer: a leader that read that may come late."""
+        if self._drains.isdisjoint({order.pool, self.book.pools[order.pool].host, order.project}):
+            self.broken(f"{name} is stopped although nobody drained its pool, host or project at once")
 
     def _slot(self, event: Event) -> None:
         slot, book = self.book.slots.get(event.subject), self.book

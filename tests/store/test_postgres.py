@@ -152,7 +152,7 @@ async def test_a_database_of_a_newer_version_is_refused(url: str, admin: Any) ->
 
 HOT = {
     "candidates": (queries.CANDIDATES_POSTGRES, ("p", 10, 999)),
-    "expired": (queries.EXPIRED, ("p", 5, 10)),
+    "expired": (queries.EXPIRED, ("p", 5, 10, None)),
     "due": (queries.DUE, ("p", 5, 10)),
     "position": (queries.POSITION, ("p", "a", 5, "x", 100)),
     "position at": (queries.POSITION_AT, ("p", "a", 5, "z", 100)),
