@@ -1,6 +1,7 @@
 """A furnished house that a fuzzer can knock at: the same at every start, with an order in every state."""
 
 import asyncio
+import importlib
 import random
 import tempfile
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -15,6 +16,9 @@ from standby.store.sqlite import SqliteStore
 from standby.world import Ids, World
 from tests.api.house import Clock, House, house
 from tests.workers import Played
+
+# else it is imported in the middle of a check, so deep in the stack that Python 3.11 may lose count
+importlib.import_module("schemathesis.specs.openapi.object_authorization")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

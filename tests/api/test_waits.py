@@ -130,7 +130,7 @@ async def test_nobody_can_say_how_long_a_person_takes(home: House) -> None:
     look_again(home)
     for found in (await home.submit(), await why(home, waiting)):
         assert found["estimated_wait_ms"] is None
-        assert found["estimate"]["why_none"] == "pool default is paused by tester (lunch): resume it to go on"
+        assert found["estimate"]["why_none"] == "pool default is paused by tester for 0 s (lunch): resume it to go on"
     assert (await why(home, waiting))["gate"]["stuck"]
     await home.post("/pools/default/resume", {})
     assert (await why(home, waiting))["estimated_wait_ms"] == 0
