@@ -24,6 +24,8 @@ class Floor(Struct, frozen=True, kw_only=True):
     images: Mapping[str, ImageState]
     measured_at: int | None
     """When it was last measured, where it is pressed."""
+    seats: bool
+    """Its slots are mere seats."""
 
 
 async def read_floor(world: World, host: Host) -> Floor:
@@ -36,6 +38,7 @@ async def read_floor(world: World, host: Host) -> Floor:
         holders=await store.holders(host=host.name),
         images={state.image: state for state in await store.images(host.name)},
         measured_at=None if reading is None else reading[0],
+        seats=has_seats(world, host),
     )
 
 
@@ -52,7 +55,7 @@ async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
         opened=list(floor.holders.values()),
         project_open=await store.open_by_project(),
         project_max=projects,
-        seats=has_seats(world, floor.host),
+        seats=floor.seats,
         now=world.clock.now(),
         missing=frozenset(name for name, state in floor.images.items() if not state.present),
     )
@@ -86,5 +89,6 @@ def in_flight(floor: Floor, now: int) -> Sequence[explain.Start]:
         now=now,
         pools=floor.pools,
         host_slots=floor.slots,
+        seats=floor.seats,
     )
     return explain.starts(house)

@@ -59,13 +59,16 @@ HELD = {slot(1).name: order(OrderState.RUNNING, id="other")}
         (GateName.HOST_MODE, order(), {"host": host(mode=Mode.DRAINING)}),
         (GateName.POOL_MODE, order(), {"pool": pool(mode=Mode.PAUSED)}),
         (GateName.PRESSURE, order(), {"host": host(pressure=Level.CRITICAL)}),
-        (GateName.PRESSURE, order(), {"host": host(pressure=Level.WARNING)}),
         (GateName.PROJECT_MODE, order(), {"project": SHUT, "project_open": 2, "project_max": 2}),
         (GateName.PROJECT_LIMIT, order(), {"project_open": 2, "project_max": 2, "project": Project(name="default")}),
         (GateName.SLOTS, order(), {"holders": HELD}),
         (GateName.SLOTS, order(), {"slots": [slot(1, state=SlotState.ERROR)]}),
         (GateName.SLOTS, order(), {"slots": []}),
-        (GateName.MEMORY, order(memory_mb=299), {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=2)}}),
+        (
+            GateName.MEMORY,
+            order(memory_mb=299),
+            {"holders": {"elsewhere": order(OrderState.RUNNING, pool="other", slot="elsewhere", memory_mb=2)}},
+        ),
         (GateName.TURN, order(), {}),
     ],
 )
@@ -158,12 +161,12 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
         (
             "needs 299 MB; 298 of 300 MB on host local are free",
             order(memory_mb=299),
-            {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=2)}},
+            {"holders": {"elsewhere": order(OrderState.RUNNING, pool="other", slot="elsewhere", memory_mb=2)}},
         ),
         (
             "needs 256 MB; 0 of 300 MB on host local are free",
             order(),
-            {"holders": {"elsewhere": order(OrderState.RUNNING, memory_mb=400)}},
+            {"holders": {"elsewhere": order(OrderState.RUNNING, pool="other", slot="elsewhere", memory_mb=400)}},
         ),
         ("pool default is making a slot", order(), {"slots": []}),
         ("it is served as soon as its turn comes", order(memory_mb=300), {}),
@@ -277,6 +280,7 @@ def _crowded(*slots: Slot, of: Pool | None = None, holders: tuple[Order, ...] = 
     held = {each.slot: each for each in holders if each.slot is not None}
     mine = [each for each in slots if each.pool == of.name]
     base: dict[str, Any] = {"pool": of, "host": host(), "pools": {of.name: of}, "slots": mine, "host_slots": slots}
+    base["seats"] = False
     return _house(**{**base, "holders": held, **parts})
 
 
@@ -294,8 +298,9 @@ def test_who_waits_for_a_start_is_told_how_many_are_in_flight_who_they_are_and_i
         opened(4, pool="live", slot="standby-pool-live-001"),
     )
     making = place(9, of, SlotState.CREATING, state_since=NOW - 9)
-    seat = place(8, of, SlotState.CREATING, template="")
-    both = {"pools": {"default": of, "live": live}, "host": host(starts_max=2)}
+    cold = pool_of("cold", Warmth.COLD)
+    seat = place(8, cold, SlotState.CREATING)
+    both = {"pools": {"default": of, "live": live, "cold": cold}, "host": host(starts_max=2)}
     house = _crowded(place(1, of), making, seat, of=of, holders=runs, **both)
     assert explain.starts(house) == [
         Start(slot=making.name, order=None, since=NOW - 9),
@@ -324,17 +329,17 @@ def test_who_waits_for_a_start_is_told_how_many_are_in_flight_who_they_are_and_i
 )
 def test_who_waits_for_an_image_is_told_how_far_it_is(state: dict[str, Any], text: str) -> None:
     image = ImageState(host="local", image="a:1", at=NOW, present=False, **state)
-    assert _said(_crowded(image=image)) == (GateName.IMAGE, text)
+    assert _said(_crowded(of=pool_of(image="a:1"), image=image)) == (GateName.IMAGE, text)
 
 
 def test_an_image_matters_only_where_something_is_to_be_made_of_it() -> None:
     image = ImageState(host="local", image="a:1", at=NOW, present=False)
-    of, cold = pool_of(), pool_of(warmth=Warmth.COLD)
+    of, cold = pool_of(image="a:1"), pool_of(warmth=Warmth.COLD, image="a:1")
     assert _said(_crowded(place(1, of), of=of, image=image))[0] is GateName.TURN
     assert _said(_crowded(place(1, of, SlotState.CREATING), of=of, image=image))[0] is GateName.SLOTS
     assert _said(_crowded(place(1, cold), of=cold, image=image))[0] is GateName.IMAGE
     there = ImageState(host="local", image="a:1", at=NOW, present=True)
-    assert _said(_crowded(image=there)) == (GateName.SLOTS, "pool default is making a slot")
+    assert _said(_crowded(of=of, image=there)) == (GateName.SLOTS, "pool default is making a slot")
 
 
 def test_an_open_breaker_is_told_with_its_last_error_and_what_to_do() -> None:
@@ -346,7 +351,7 @@ def test_an_open_breaker_is_told_with_its_last_error_and_what_to_do() -> None:
     assert found is not None and found.text == f"{text}, the last with: no room"
     assert found.follows == "one is tried every 5 minutes; sooner: standby pools reset-breaker default"
     assert _said(_crowded(place(1, live), of=live))[0] is GateName.TURN
-    assert _said(_crowded(place(1, live, SlotState.CREATING), of=live))[0] is GateName.BREAKER
+    assert _said(_crowded(place(1, live, SlotState.CREATING), of=live))[0] is GateName.SLOTS, "it is being tried"
 
 
 def test_slots_that_are_being_made_or_of_another_template_are_told_apart_from_taken_ones() -> None:
@@ -392,9 +397,13 @@ def test_who_waits_for_a_host_that_is_not_measured_any_more_is_told_so(measured_
 def test_at_warning_the_starts_that_are_left_are_told_but_a_live_slot_needs_none() -> None:
     tight = host(starts_max=4, pressure=Level.WARNING, pressure_since=NOW, pressure_cause="tight")
     of, live = pool_of(), pool_of(warmth=Warmth.RUNNING)
-    name, text = _said(_crowded(place(1, of), of=of, host=tight, measured_at=NOW))
+    begun = opened(2, commanded_at=NOW - 1_999)
+    name, text = _said(_crowded(place(1, of), place(2, of), of=of, holders=(begun,), host=tight, measured_at=NOW))
     assert name is GateName.PRESSURE
-    assert text.endswith("(tight): 0 of 2 starts are in flight, and they are 2 s apart")
+    assert text.endswith("(tight): 1 of 2 starts are in flight, and they are 2 s apart")
+    begun = opened(2, commanded_at=NOW - 2_000)
+    later = _crowded(place(1, of), place(2, of), of=of, holders=(begun,), host=tight, measured_at=NOW)
+    assert _said(later)[0] is GateName.TURN
     assert _said(_crowded(place(1, live), of=live, host=tight, measured_at=NOW))[0] is GateName.TURN
 
 

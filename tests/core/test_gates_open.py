@@ -26,7 +26,7 @@ from tests.core.test_gate import place, pool_of
 from tests.rows import NOW, host, order, pool, slot
 
 LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 60_000, renewed_at=NOW)
-OF, LIVE = pool_of(slots_max=2), pool_of(slots_max=1, warmth=Warmth.RUNNING)
+OF, LIVE = pool_of(slots_max=2, image="a:1"), pool_of(slots_max=1, warmth=Warmth.RUNNING)
 IMAGE = ImageState(host="local", image="a:1", at=NOW, present=False)
 
 
@@ -51,6 +51,7 @@ SEATS: dict[str, Any] = {
 }
 PLACES: dict[str, Any] = {
     **SEATS,
+    "seats": False,
     "pool": OF,
     "pools": {"default": OF},
     "slots": [place(1, OF), place(2, OF)],
@@ -210,7 +211,7 @@ CASES = {
     ),
     "breaker": Case(
         GateName.BREAKER,
-        {"pool": pool_of(slots_max=2, failures=5, broken_at=NOW - 9)},
+        {"pool": pool_of(slots_max=2, image="a:1", failures=5, broken_at=NOW - 9)},
         {"pool": OF},
         {"opens_at": NOW - 9 + TRIES_AFTER_MS},
         "one is tried every 5 minutes; sooner: standby pools reset-breaker default",
@@ -237,8 +238,8 @@ CASES = {
         GateName.STARTS,
         {"host": host(starts_max=0)},
         {"host": host(starts_max=1)},
-        {"stuck": True},
-        "nothing happens by itself; raise its starts_max in the configuration",
+        {"needed": 1, "free": 0, "stuck": True},
+        "nothing happens by itself; raise it in the configuration",
         among=PLACES,
     ),
     "gap between starts": Case(

@@ -17,6 +17,9 @@ LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW)
 TOOK = {"default": Took([100_000] * 60, [4_000] * 3, [9_000] * 3), "other": Took([50_000] * 60)}
 
 
+SEATS = {"default": Took([100_000] * 60)}
+
+
 def run(number: int, taken_ms: int = 0, **columns: Any) -> Order:
     """An open run in the slot of this number."""
     row = {"id": f"run-{number}", "slot": slot(number).name, "commanded_at": NOW - taken_ms, "memory_mb": 100}
@@ -25,6 +28,7 @@ def run(number: int, taken_ms: int = 0, **columns: Any) -> Order:
 
 def house(*opened: Order, of: Pool | None = None, **parts: Any) -> House:
     """A process host with one pool of two seats, unless said."""
+    seats = of is None or of.settings == pool(slots_max=of.settings.slots_max).settings
     of = of or pool(slots_max=2)
     base: dict[str, Any] = {
         "pool": of,
@@ -36,6 +40,7 @@ def house(*opened: Order, of: Pool | None = None, **parts: Any) -> House:
         "project_max": None,
         "now": NOW,
         "pools": {of.name: of},
+        "seats": seats,
     }
     return House(**{**base, "host_slots": parts.get("slots", base["slots"]), **parts})
 
@@ -46,10 +51,10 @@ def waits(found: Line | str | None, most: int = 4) -> list[int]:
 
 
 def test_idle_slots_and_those_that_may_still_be_made_are_places() -> None:
-    assert waits(outlook.line(house(), 100, TOOK)) == [0, 0, 109_000, 109_000]
-    assert waits(outlook.line(house(slots=[]), 100, TOOK)) == [9_000, 9_000, 118_000, 118_000]
-    seats = {"default": Took([100_000] * 60)}
-    assert waits(outlook.line(house(slots=[]), 100, seats)) == [0, 0, 100_000, 100_000]
+    assert waits(outlook.line(house(), 100, SEATS)) == [0, 0, 100_000, 100_000]
+    assert waits(outlook.line(house(slots=[]), 100, SEATS)) == [0, 0, 100_000, 100_000]
+    of = pool_of(slots_max=2)
+    assert waits(outlook.line(house(of=of, slots=[]), 100, TOOK)) == [9_000, 9_000, 118_000, 118_000]
 
 
 def test_places_of_open_runs_come_free_when_these_end() -> None:
@@ -130,7 +135,10 @@ def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_en
         ({"of": pool(mode=Mode.PAUSED)}, "pool default is paused by config for 99 s: resume it to go on"),
         ({"of": pool(slots_max=0)}, "pool default has slots_max = 0 (set by the configuration): nothing starts"),
         ({"host": host(starts_max=0)}, "host local has starts_max = 0: nothing starts"),
-        ({"host": host(memory_mb=99)}, "it needs 100 MB, host local has 99 MB in all: it can never start"),
+        (
+            {"host": host(memory_mb=99)},
+            "needs 100 MB, more than the 99 MB that host local has in all: it can never start",
+        ),
         (
             {"slots": [slot(n, state=SlotState.ERROR) for n in (1, 2)]},
             "all slots of pool default are in error: standby slots shows why",
@@ -146,7 +154,7 @@ def test_where_nobody_can_say_it_says_why(parts: dict[str, Any], why: str) -> No
 
 def test_nobody_can_say_how_long_a_pull_or_an_open_breaker_takes() -> None:
     image = ImageState(host="local", image="a:1", at=NOW, present=False, pulling_since=NOW)
-    of = pool_of(slots_max=2)
+    of = pool_of(slots_max=2, image="a:1")
     assert outlook.line(house(of=of, slots=[], image=image), 100, TOOK) == "image a:1 is being pulled to host local"
     assert waits(outlook.line(house(of=of, slots=[place(1, of)], image=image), 100, TOOK), 1) == [0]
     broken = pool_of(slots_max=2, failures=5, broken_at=NOW)

@@ -37,6 +37,7 @@ def house_of(floor: Floor, pool: Pool, lease: Lease | None, now: int) -> House:
         host_slots=floor.slots,
         measured_at=floor.measured_at,
         image=floor.images.get(pool.settings.template.image or ""),
+        seats=floor.seats,
     )
 
 

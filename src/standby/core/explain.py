@@ -1,17 +1,17 @@
 """Why an order waits: the first gate, in the order in which they are asked, that does not let it through."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from standby.core import pressure, processors
 from standby.core.house import HOLDERS, OPENS_AS_RUNS_END, Gate, GateName, House, Line, Turn
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.limits import limit, mode_text
-from standby.core.model import Level, Mode, Order, OrderState, Reason, Slot, SlotState, Warmth
-from standby.core.places import TRIES_AFTER_MS, fingerprint
-from standby.core.room import Room
+from standby.core.model import Level, Mode, Order, OrderState, Reason, SlotState
+from standby.core.places import TRIES_AFTER_MS
 from standby.core.sighting import ImageState
 
 __all__ = ["OPENS_AS_RUNS_END", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
@@ -31,12 +31,12 @@ def starts(house: House) -> list[Start]:
     found = [
         Start(slot=slot, order=order.id, since=order.commanded_at or 0)
         for slot, order in house.holders.items()
-        if order.ready_at is None and not _hands_over(house, order.pool)
+        if order.ready_at is None and not house.room.hands_over(order.pool)
     ]
     found += [
         Start(slot=slot.name, order=None, since=slot.state_since)
         for slot in house.host_slots
-        if slot.state is SlotState.CREATING and slot.template != ""
+        if slot.state is SlotState.CREATING and slot.pool in house.pools and not house.room.is_seat(slot.pool)
     ]
     return sorted(found, key=lambda start: (start.since, start.slot))
 
@@ -45,7 +45,8 @@ def gate(order: Order, house: House) -> Gate | None:
     """What holds this order now; null for one that does not wait."""
     if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
         return None
-    return _its_own_time(order, house) or _platform(house) or limit(order, house) or _places(order, house)
+    found = _its_own_time(order, house) or _platform(house) or limit(order, house) or _places(order.memory_mb, house)
+    return replace(found, text=_turn_text(order, house)) if found.name is GateName.TURN else found
 
 
 def gives_up_in_ms(order: Order, house: House) -> int | None:
@@ -149,19 +150,24 @@ def _pressed(house: House, so: str) -> Gate:
     )
 
 
-def _places(order: Order, house: House) -> Gate:
-    host = house.host
-    free = free_slots(house)
-    if (gate := _full(house, free) or _breaker(house, free)) is not None:
+def _places(memory_mb: int, house: House) -> Gate:
+    """What the leader's own decision about an order that needs so much memory comes to."""
+    plan, name = house.plan(memory_mb), house.pool.name
+    if plan.admissions:
+        return Gate(GateName.TURN, "it is served as soon as its turn comes")
+    if plan.held:
+        return _starts(house)
+    if plan.pulls and house.image is not None:
+        return Gate(GateName.IMAGE, _image_text(house.image, house.host.name))
+    if plan.blocked:
+        return _memory(memory_mb, house)
+    if not plan.spoken and (gate := _full(house) or _breaker(house) or _processors(house)) is not None:
         return gate
-    room = house.room
-    if host.memory_mb is not None and room.used_mb + order.memory_mb > host.memory_mb:
-        return _memory(order, house, max(0, host.memory_mb - room.used_mb), host.memory_mb)
-    left, needs = processors.left(host, house.pools, house.holders.values()), processors.needed(house.pool)
-    if left is not None and needs > max(0.0, left):
-        text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
-        return Gate(GateName.CPUS, text, holders=house.on_host)
-    return _starts(house, free) or _gap(house, free, room) or Gate(GateName.TURN, _turn_text(order, house))
+    if not plan.spoken and memory_mb > (house.host.memory_mb or memory_mb):
+        return _memory(memory_mb, house)
+    making = _making(house)
+    text = f"pool {name} is making {'a slot' if making < 2 else f'{making} slots'}"
+    return Gate(GateName.SLOTS, text, follows="it starts when one is made and those before it are served")
 
 
 def _turn_text(order: Order, house: House) -> str:
@@ -172,75 +178,58 @@ def _turn_text(order: Order, house: House) -> str:
     return f"it is number {turn.place} of project {order.project}, which takes turns by weight with {named}"
 
 
-def free_slots(house: House) -> Sequence[Slot]:
-    """Slots of the pool that could be claimed now."""
-    idle = [slot for slot in house.slots if slot.state is SlotState.IDLE and slot.name not in house.holders]
-    return [slot for slot in idle if slot.template in ("", fingerprint(house.pool.settings))]
-
-
-def _memory(order: Order, house: House, free_mb: int, all_mb: int) -> Gate:
-    needed, name = order.memory_mb, house.host.name
-    if needed > all_mb:
-        text = f"needs {needed} MB, more than the {all_mb} MB that host {name} has in all: it can never start"
+def _memory(needed: int, house: House) -> Gate:
+    name, most = house.host.name, house.host.memory_mb or 0
+    free = max(0, most - house.room.used_mb)
+    if needed > most:
+        text = f"needs {needed} MB, more than the {most} MB that host {name} has in all: it can never start"
         follows = "cancel it and ask for less, or raise the host's memory_mb"
-        return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free_mb, stuck=True)
-    text = f"needs {needed} MB; {free_mb} of {all_mb} MB on host {name} are free"
-    return Gate(GateName.MEMORY, text, needed=needed, free=free_mb, holders=house.on_host)
+        return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free, stuck=True)
+    text = f"needs {needed} MB; {free} of {most} MB on host {name} are free"
+    return Gate(GateName.MEMORY, text, needed=needed, free=free, holders=house.on_host)
 
 
-def _gap(house: House, free: Sequence[Slot], room: Room) -> Gate | None:
-    """Two starts on a host are some time apart."""
-    if not house.host.start_gap_ms or (free and _hands_over(house, house.pool.name)) or house.now >= room.gap_ends_at:
+def _processors(house: House) -> Gate | None:
+    host = house.host
+    left, needs = processors.left(host, house.room.pools, house.holders.values()), processors.needed(house.pool)
+    if left is None or needs <= max(0.0, left):
         return None
-    gap_s, ago_s = house.host.start_gap_ms / 1000, (house.now + house.host.start_gap_ms - room.gap_ends_at) / 1000
-    text = f"the last start on host {house.host.name} was {ago_s:.0f} s ago, and two are {gap_s:g} s apart"
-    return Gate(
-        GateName.STARTS, text, room.gap_ends_at, follows="it starts when the gap is over and those before it are served"
-    )
+    text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
+    return Gate(GateName.CPUS, text, holders=house.on_host)
 
 
-def _breaker(house: House, free: Sequence[Slot]) -> Gate | None:
-    """The pool makes nothing any more; only a live slot can still be handed something."""
+def _breaker(house: House) -> Gate | None:
     pool = house.pool
-    if pool.broken_at is None or (free and _hands_over(house, pool.name)):
+    if pool.broken_at is None:
         return None
     errors = [slot.error for slot in house.slots if slot.error]
     last = f", the last with: {errors[-1]}" if errors else ""
     text = f"pool {pool.name} makes no slots since {pool.failures} of them failed without a success{last}"
     minutes = TRIES_AFTER_MS // 60_000
     follows = f"one is tried every {minutes} minutes; sooner: standby pools reset-breaker {pool.name}"
-    return Gate(GateName.BREAKER, text, (pool.broken_at + TRIES_AFTER_MS), follows=follows)
+    return Gate(GateName.BREAKER, text, pool.broken_at + TRIES_AFTER_MS, follows=follows)
 
 
-def _starts(house: House, free: Sequence[Slot]) -> Gate | None:
-    """What keeps it from a slot, or from starting in the one it could have."""
-    pool, host = house.pool, house.host
-    making = _making(house)
-    image = house.image
-    cold = pool.settings.template.warmth is Warmth.COLD
-    if image is not None and not image.present and (cold or not (free or making)):
-        return Gate(GateName.IMAGE, _image_text(image, host.name))
-    if free and _hands_over(house, pool.name):
-        return None
-    flying = starts(house)
+def _starts(house: House) -> Gate:
+    """What keeps it from starting in a slot, or from getting one made."""
+    host, room = house.host, house.room
     if host.starts_max == 0:
-        follows = "raise its starts_max in the configuration"
-        return Gate(
-            GateName.STARTS, f"host {host.name} has starts_max = 0: nothing starts", follows=follows, stuck=True
-        )
+        text, follows = f"host {host.name} has starts_max = 0: nothing starts", "raise it in the configuration"
+        return Gate(GateName.STARTS, text, follows=follows, needed=1, free=0, stuck=True)
     if host.pressure is Level.WARNING:
         most, gap_s = pressure.starts_max(host), pressure.start_gap_ms(host) / 1000
-        return _pressed(house, f"{len(flying)} of {most} starts are in flight, and they are {gap_s:g} s apart")
-    if host.starts_max is not None and len(flying) >= host.starts_max:
-        text = f"{len(flying)} of {host.starts_max} starts on host {host.name} are in flight"
-        holders = ", ".join(f"order {each.order}" if each.order else f"slot {each.slot}" for each in flying[:4])
-        line = "" if house.line is None else f"; it is number {house.line.place} of {house.line.length} that wait"
-        orders = [each.order for each in flying if each.order is not None]
-        return Gate(GateName.STARTS, f"{text} ({holders}){line}", needed=1, free=0, holders=orders[:HOLDERS])
-    if free:
-        return None
-    text = f"pool {pool.name} is making {'a slot' if making < 2 else f'{making} slots'}"
-    return Gate(GateName.SLOTS, text, follows="it starts when one is made and those before it are served")
+        return _pressed(house, f"{room.starting} of {most} starts are in flight, and they are {gap_s:g} s apart")
+    if host.starts_max is None or room.starting < host.starts_max:
+        gap_s, ago_s = host.start_gap_ms / 1000, (house.now + host.start_gap_ms - room.gap_ends_at) / 1000
+        text = f"the last start on host {host.name} was {ago_s:.0f} s ago, and two are {gap_s:g} s apart"
+        follows = "it starts when the gap is over and those before it are served"
+        return Gate(GateName.STARTS, text, room.gap_ends_at, follows=follows)
+    flying = starts(house)
+    text = f"{room.starting} of {host.starts_max} starts on host {host.name} are in flight"
+    holders = ", ".join(f"order {each.order}" if each.order else f"slot {each.slot}" for each in flying[:4])
+    line = "" if house.line is None else f"; it is number {house.line.place} of {house.line.length} that wait"
+    orders = [each.order for each in flying if each.order is not None]
+    return Gate(GateName.STARTS, f"{text} ({holders}){line}", needed=1, free=0, holders=orders[:HOLDERS])
 
 
 def _making(house: House) -> int:
@@ -257,12 +246,7 @@ def _image_text(image: ImageState, host: str) -> str:
     return f"image {image.image} is not on host {host} yet"
 
 
-def _hands_over(house: House, name: str) -> bool:
-    pool = house.pools.get(name) or (house.pool if name == house.pool.name else None)
-    return pool is not None and pool.settings.template.warmth is Warmth.RUNNING
-
-
-def _full(house: House, free: Sequence[Slot]) -> Gate | None:
+def _full(house: House) -> Gate | None:
     """The pool may have no more slots than are taken."""
     name, most = house.pool.name, house.pool.settings.slots_max
     if most == 0:
@@ -277,7 +261,7 @@ def _full(house: House, free: Sequence[Slot]) -> Gate | None:
         text = f"{busy} slots are busy, {most} {'is' if most == 1 else 'are'} allowed; {when}"
         follows = f"{when} and those before it are served"
         return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, holders=house.in_pool)
-    if free or len(house.slots) < most or _making(house):
+    if house.room.free[name] or len(house.slots) < most or _making(house):
         return None
     errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
     broken = f", {errors} of them in error" if errors else ""
@@ -285,8 +269,7 @@ def _full(house: House, free: Sequence[Slot]) -> Gate | None:
     return Gate(GateName.SLOTS, text, needed=1, free=0, holders=house.in_pool)
 
 
-def shut(house: House) -> Gate | None:
-    """What holds every order of the pool and does not open as runs end."""
-    free = free_slots(house)
-    found = _platform(house) or _full(house, free) or _breaker(house, free) or _starts(house, free)
-    return found if found is None or found.stuck or found.name not in OPENS_AS_RUNS_END else None
+def shut(house: House, memory_mb: int) -> Gate | None:
+    """What holds an order of the pool that needs so much memory and does not open as runs end."""
+    found = _platform(house) or _places(memory_mb, house)
+    return found if found.stuck or found.name not in OPENS_AS_RUNS_END else None

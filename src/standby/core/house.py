@@ -7,7 +7,8 @@ from typing import Final
 
 from msgspec import Struct
 
-from standby.core.model import Host, Lease, Order, Pool, Project, Slot
+from standby.core.admit import Plan, admit
+from standby.core.model import Host, Lease, Order, OrderState, Pool, Project, Slot
 from standby.core.room import Room
 from standby.core.sighting import ImageState
 
@@ -117,20 +118,44 @@ class House(Struct, frozen=True, kw_only=True, dict=True):
     last_start: int | None = None
     """When a run last began in the pool, where it has a start rate."""
     turn: Turn | None = None
+    seats: bool = True
+    """The host's slots are mere seats."""
 
     @cached_property
     def room(self) -> Room:
         """The host as its leader sees it."""
+        image = self.image
         return Room(
             host=self.host,
-            pools=self.pools,
-            slots=self.host_slots,
+            pools={**self.pools, self.pool.name: self.pool},
+            slots=self.host_slots or self.slots,
             opened=list(self.holders.values()),
             project_open={},
             project_max={},
-            seats=False,
+            seats=self.seats,
             now=self.now,
+            missing=frozenset() if image is None or image.present else frozenset({image.image}),
         )
+
+    @cached_property
+    def _plans(self) -> dict[int, Plan]:
+        return {}
+
+    def plan(self, memory_mb: int) -> Plan:
+        """What the leader would decide about an order of the pool if it were the only one that waits."""
+        if memory_mb not in self._plans:
+            alone = Order(
+                id="",
+                project="",
+                pool=self.pool.name,
+                memory_mb=memory_mb,
+                submitted_at=self.now,
+                state=OrderState.PENDING,
+                state_since=self.now,
+                rank=0,
+            )
+            self._plans[memory_mb] = admit(self.room, [alone])
+        return self._plans[memory_mb]
 
     @cached_property
     def on_host(self) -> Sequence[str]:

@@ -29,19 +29,16 @@ Column = Sequence[int]
 def line(house: House, memory_mb: int, took: Mapping[str, Took]) -> Line | str:
     """The line before the places of a pool, for orders that need so much memory; or why nobody can say how long it is.
     `took` is by pool."""
-    shut = explain.shut(house)
+    shut = explain.shut(house, memory_mb)
     if shut is not None:
         return shut.text
-    most = house.host.memory_mb
-    if most is not None and memory_mb > most:
-        return f"it needs {memory_mb} MB, host {house.host.name} has {most} MB in all: it can never start"
     own = took.get(house.pool.name, NOTHING)
     opened = [order for order in house.holders.values() if order.pool == house.pool.name]
     lengths = measured(own.runs, [_taken(order, house.now) for order in opened])
     if lengths is None:
         return f"nothing is measured yet: no run of pool {house.pool.name} has ended lately"
     make_ms = _median(own.makes)
-    turn_ms = 0 if stays(house.pool, seats=False) else make_ms
+    turn_ms = 0 if stays(house.pool, house.seats) else make_ms
     busy = _busy(opened, house.now, lengths, turn_ms)
     all_ = [*busy, *_unused(house, len(busy), make_ms)]
     if not all_:
@@ -87,7 +84,7 @@ def _busy_elsewhere(orders: Sequence[Order], now: int, took: Mapping[str, Took],
 
 def _unused(house: House, busy: int, make_ms: int) -> list[Column]:
     """When the places that nobody holds can be had: idle ones now, others when they are made."""
-    free = len(explain.free_slots(house))
+    free = len(house.room.free[house.pool.name])
     making = [
         max(0, make_ms - (house.now - slot.state_since))
         for slot in house.slots
@@ -125,7 +122,7 @@ def _in_budget(
 def _starts(house: House, own: Took) -> Starts | None:
     """The permits for platform starts, where the pool needs one for each run."""
     host, now = house.host, house.now
-    if (host.starts_max is None and not host.start_gap_ms) or hands_over(house.pool, seats=False):
+    if (host.starts_max is None and not host.start_gap_ms) or hands_over(house.pool, house.seats):
         return None
     takes_ms = _median(own.starts)
     most = host.starts_max or 0
