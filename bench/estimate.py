@@ -7,6 +7,7 @@ from it by its own code) and the rule of thumb "position x 30 s". Only orders th
 import heapq
 import random
 import statistics
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from math import erf, exp, log, sqrt
@@ -23,6 +24,8 @@ REMEMBERED: Final = 500
 ORACLE_PATHS: Final = 60
 ORACLE_KNOWS: Final = 5_000
 """So many true lengths the oracle has seen."""
+ORACLE_FEW: Final = 50
+"""Where fewer of them are longer than a run, it draws from the distribution itself."""
 THUMB_MS: Final = 30_000
 EVERY: Final = 10
 """Of so many orders one is asked for its estimate."""
@@ -147,7 +150,7 @@ class Queue:
 def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
     """What was said of each order that waited."""
     chance, guess = random.Random(f"{work.name} {work.pool} {seed}"), random.Random(seed)
-    queue, now, truth = Queue(work.slots), 0, [work.draw(guess, 0) for _ in range(ORACLE_KNOWS)]
+    queue, now, truth = Queue(work.slots), 0, sorted(work.draw(guess, 0) for _ in range(ORACLE_KNOWS))
     submitted: dict[int, int] = {}
     said: dict[int, tuple[estimate.Wait, float, float]] = {}
     for number in range(orders):
@@ -174,8 +177,15 @@ def _ours(queue: Queue, now: int) -> estimate.Wait | None:
 def _oracle(work: Workload, truth: Sequence[int], queue: Queue, now: int, chance: random.Random) -> float:
     """The median of plain draws from the true distribution."""
     waits, known = [], len(truth)
+    opened = [(now - began, bisect_right(truth, now - began)) for _, began in queue.opened]
+
+    def left(taken: int, first: int) -> int:
+        if known - first < ORACLE_FEW:
+            return work.draw(chance, taken) - taken
+        return truth[first + int(chance.random() * (known - first))] - taken
+
     for _ in range(ORACLE_PATHS):
-        free = [work.draw(chance, now - began) - (now - began) for _, began in queue.opened]
+        free = [left(taken, first) for taken, first in opened]
         heapq.heapify(free)
         for _ in queue.waiting:
             heapq.heapreplace(free, free[0] + truth[int(chance.random() * known)])

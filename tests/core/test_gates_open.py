@@ -294,6 +294,13 @@ def test_every_gate_but_the_turn_is_tried_here() -> None:
     assert {case.name for case in CASES.values()} == set(GateName) - {GateName.TURN}
 
 
+def test_a_host_that_lost_its_leader_a_moment_ago_may_get_another_one_by_itself() -> None:
+    lease = Lease(host="local", owner="a", epoch=1, until=NOW, renewed_at=NOW - 10_000)
+    for passed_ms, stuck in ((0, False), (10_000, False), (10_001, True)):
+        gate = explain.gate(order(), House(**{**SEATS, "lease": lease, "now": NOW + passed_ms}))
+        assert gate is not None and (gate.name, gate.stuck) == (GateName.HOST_NOT_LED, stuck)
+
+
 def test_a_gap_matters_only_to_those_who_start_something() -> None:
     handed = {
         **PLACES,

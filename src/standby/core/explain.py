@@ -10,7 +10,7 @@ from standby.core import pressure, processors
 from standby.core.house import HOLDERS, OPENS_AS_RUNS_END, Gate, GateName, House, Line, Turn
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.limits import limit, mode_text
-from standby.core.model import Level, Mode, Order, OrderState, Reason, SlotState
+from standby.core.model import Lease, Level, Mode, Order, OrderState, Reason, SlotState
 from standby.core.places import TRIES_AFTER_MS
 from standby.core.sighting import ImageState
 
@@ -122,7 +122,7 @@ def _platform(house: House) -> Gate | None:
     host, pool = house.host, house.pool
     if house.lease is None or house.lease.until <= house.now:
         text = f"no server leads host {host.name}: start one that reaches it"
-        return Gate(GateName.HOST_NOT_LED, text, stuck=True)
+        return Gate(GateName.HOST_NOT_LED, text, stuck=_unled_for_long(house.lease, house.now))
     if host.unreachable_since is not None:
         away_s = (house.now - host.unreachable_since) / 1000
         return Gate(GateName.HOST_UNREACHABLE, f"host {host.name} cannot be asked since {away_s:.0f} s: {host.error}")
@@ -133,6 +133,11 @@ def _platform(house: House) -> Gate | None:
     if not pressure.takes_work(host):
         return _pressed(house, "nothing new is started")
     return None
+
+
+def _unled_for_long(lease: Lease | None, now: int) -> bool:
+    """Whether no server took over for as long as a lease lasts: then none is there that could."""
+    return lease is None or now - lease.until > lease.until - lease.renewed_at
 
 
 def _pressed(house: House, so: str) -> Gate:
