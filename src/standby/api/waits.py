@@ -65,7 +65,7 @@ async def expected_at_submit(world: World, order: Order, pool: Pool, position: i
         return await world.store.ahead(order)
 
     async def read_project() -> Line | str | None:
-        return await _line_of_project(world, pool, order.project)
+        return await _line_of_project(world, pool, order.project, limits[order.project])
 
     line = await shared.ask(("line", pool.name, order.memory_mb), read_line, keep_s=LINE_KEPT_S)
     if isinstance(line, str):
@@ -73,7 +73,10 @@ async def expected_at_submit(world: World, order: Order, pool: Pool, position: i
     # whoever comes with the same priority goes behind the same ones
     alike = ("ahead", pool.name, (order.rank or 0) - order.submitted_at)
     ahead = await shared.ask(alike, read_ahead, keep_s=LINE_KEPT_S)
-    of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
+    limits = await shared.ask(("limits",), lambda: _limits(world), keep_s=LINE_KEPT_S)
+    of_project = None
+    if order.project in limits:
+        of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
     return _later(line, max(ahead + mine, position - 1), of_project, position)
 
 
@@ -99,9 +102,13 @@ async def _line(world: World, pool: Pool, memory_mb: int) -> Line | str:
     return outlook.line(house, memory_mb, await _took(world))
 
 
-async def _line_of_project(world: World, pool: Pool, project: str) -> Line | str | None:
-    most = next((each.running_max for each in await world.store.projects() if each.name == project), None)
-    host = None if most is None else await world.store.host(pool.host)
+async def _limits(world: World) -> Mapping[str, int]:
+    """How many open runs the limited projects may have."""
+    return {each.name: each.running_max for each in await world.store.projects() if each.running_max is not None}
+
+
+async def _line_of_project(world: World, pool: Pool, project: str, most: int) -> Line | str | None:
+    host = await world.store.host(pool.host)
     if host is None:
         return None
     holders = [each for each in (await world.store.holders()).values() if each.project == project]

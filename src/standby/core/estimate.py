@@ -60,11 +60,6 @@ class Lengths(Struct, frozen=True, dict=True):
     """So many of them were measured; the others are guessed."""
 
     @property
-    def usual(self) -> int:
-        """The median."""
-        return self.ordered[len(self.ordered) // 2]
-
-    @property
     def confidence(self) -> Confidence:
         return Confidence.GOOD if self.ended >= 50 else Confidence.FAIR if self.ended >= 10 else Confidence.POOR
 
@@ -153,6 +148,7 @@ class Line:
         while len(self._gone) <= played:
             self._gone.append(sorted(self._play()))
         on = self._gone[played]
+        # of 64 sorted paths: the median, the 10th and the 90th percentile
         usual, low, high = (on[31] + on[32]) / 2, (on[5] + on[6]) / 2, (on[57] + on[58]) / 2
         later = (ahead - played) * self._rate_ms
         # what was measured is itself only a sample: the longer the line, the more its error adds up; half as much again

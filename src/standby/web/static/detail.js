@@ -4,6 +4,7 @@ import { get, post } from "./api.js";
 import { Output } from "./output.js";
 import { element, ENDED, ending, lasts } from "./parts.js";
 
+const AGAIN_MS = 5000;
 const WORDS = {
   "order.submitted": "submitted",
   "order.queued": "queued again",
@@ -78,6 +79,7 @@ export class Detail {
   }
 
   hide() {
+    clearTimeout(this.again);
     this.id = null;
     this.run = null;
     this.output.clear();
@@ -106,6 +108,9 @@ export class Detail {
       this.run = order.attempt;
       this.output.follow(order.id, order.attempt);
     }
+    // an estimate gets old although nothing happens
+    clearTimeout(this.again);
+    if (order.gate && !document.hidden) this.again = setTimeout(() => this.refresh(), AGAIN_MS);
     if (order.attempt === 0) this.output.clear(ENDED.has(order.state) ? "it never ran" : "it has not started yet");
   }
 
