@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench import containers, estimate, handover, processes, queue, spawn, weight
+from bench import containers, estimate, gates, handover, processes, queue, spawn, weight
 from bench.databases import postgres
 from bench.report import machine, table, write
 from bench.rounds import Figures, Row, row
@@ -39,6 +39,10 @@ PARTS: Final[Mapping[str, Part]] = {
     "history-pg": partial(queue.history, engine=PG),
     "history-sqlite": partial(queue.history, engine=SQLITE),
     "snapshot-pg": queue.snapshot,
+    "gates-pg": partial(gates.drain, engine=PG),
+    "gates-sqlite": partial(gates.drain, engine=SQLITE),
+    "claims-pg": partial(gates.claims, engine=PG),
+    "claims-sqlite": partial(gates.claims, engine=SQLITE),
     "http-pg": partial(weight.http, engine=PG),
     "http-sqlite": partial(weight.http, engine=SQLITE),
     "idle-pg": partial(weight.idle, engine=PG),

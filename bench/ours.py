@@ -1,6 +1,6 @@
 """Standby's side: the real store and the real controller over the scripted platform, where orders end at once.
 
-python -m bench.ours DATABASE_URL SLOTS
+python -m bench.ours DATABASE_URL SLOTS [gates]
 """
 
 import asyncio
@@ -35,6 +35,11 @@ HOST: Final = "host"
 POOL: Final = "default"
 PROJECT: Final = "default"
 PAGE: Final = 500
+MANY: Final = 1_000_000
+GATES: Final[Mapping[str, Any]] = {
+    "hosts": {HOST: {"driver": "scripted", "memory_mb": MANY, "starts_max": MANY}},
+    "projects": {f"p{number}": {"running_max": MANY, "weight": number + 1, "queue_max": MANY} for number in range(4)},
+}
 JSON: Final = [(b"content-type", b"application/json")]
 
 
@@ -86,14 +91,22 @@ class Ours:
         """Which version this is."""
         return {"standby": __version__, "python": sys.version.split()[0]}
 
-    async def drain(self, orders: int) -> Mapping[str, Any]:
+    async def drain(self, orders: int, projects: int = 1, keys: bool = False) -> Mapping[str, Any]:
         """Orders a second from the first start to the last commit, with nothing but a full queue at first."""
-        await self._fill(orders)
+        await self._fill(orders, projects, keys=keys)
         async with self._controlled(orders):
             await self._store.done.wait()
         unfinished = await self._world.store.counts()
         assert self._store.left == 0, f"{-self._store.left} orders ended twice"
         assert not sum(unfinished.values()), f"orders are not done: {unfinished}"
+        return {"rate": orders / (self._store.done_at - self._driver.began[0][0])}
+
+    async def claims(self, pending: int, orders: int, projects: int) -> Mapping[str, Any]:
+        """Orders a second of the first ones that are served, with so many waiting at first."""
+        waiting = sum((await self._world.store.counts()).values())
+        await self._fill(max(0, pending + orders - waiting), projects)
+        async with self._controlled(orders):
+            await self._store.done.wait()
         return {"rate": orders / (self._store.done_at - self._driver.began[0][0])}
 
     async def submit(self, calls: int, callers: int, size: int) -> Mapping[str, Any]:
@@ -133,36 +146,40 @@ class Ours:
         answered = await submit(Request({"type": "http", "headers": JSON}, receive), self._world, "bench")
         assert answered.status_code == 201, answered.body
 
-    async def _fill(self, orders: int) -> None:
+    async def _fill(self, orders: int, projects: int = 1, *, keys: bool = False) -> None:
         pool = await self._world.store.pool(POOL)
         assert pool is not None
         for first in range(0, orders, PAGE):
-            changes = [self._submitted(pool) for _ in range(min(PAGE, orders - first))]
+            names = [
+                PROJECT if projects == 1 else f"p{(first + n) % projects}" for n in range(min(PAGE, orders - first))
+            ]
+            changes = [self._submitted(pool, name, keys=keys) for name in names]
             assert all(verdict.saved for verdict in await self._world.store.save(changes))
 
-    def _submitted(self, pool: Pool) -> Change:
+    def _submitted(self, pool: Pool, project: str, *, keys: bool) -> Change:
         cause = self._world.cause(Trigger.REQUEST, "bench")
         order_id = self._world.ids.order(cause.at)
         order = Order(
             id=order_id,
-            project=PROJECT,
+            project=project,
             pool=pool.name,
             memory_mb=0,
             submitted_at=cause.at,
             state=OrderState.PENDING,
             state_since=cause.at,
+            concurrency_key=order_id if keys else None,
         )
         return lifecycle.submit(cause, order, Spec(order_id=order_id, command=("true",)), pool, None, None)
 
 
-async def main(url: str, slots: int) -> None:
+async def main(url: str, slots: int, *, gates: bool) -> None:
     """Open the database and answer until nobody asks any more."""
     with tempfile.TemporaryDirectory() as state:
         config = Config.of(
             database=url,
             state_dir=state,
-            hosts={HOST: {"driver": "scripted"}},
-            pools={POOL: {"slots_max": slots, "memory_mb": 0}},
+            **(GATES if gates else {"hosts": {HOST: {"driver": "scripted"}}}),
+            pools={POOL: {"slots_max": slots, "memory_mb": 0, "running_max": MANY if gates else None}},
         )
         await migrate(url)
         async with open_store(url) as store:
@@ -175,8 +192,9 @@ async def main(url: str, slots: int) -> None:
             await apply_config(world)
             ours = Ours(world, watched, driver)
             settle_memory()
-            await answer({"about": ours.about, "drain": ours.drain, "submit": ours.submit, "starts": ours.starts})
+            verbs = (ours.about, ours.drain, ours.claims, ours.submit, ours.starts)
+            await answer({verb.__name__: verb for verb in verbs})
 
 
 if __name__ == "__main__":
-    uvloop.run(main(sys.argv[1], int(sys.argv[2])))
+    uvloop.run(main(sys.argv[1], int(sys.argv[2]), gates="gates" in sys.argv[3:]))

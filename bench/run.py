@@ -18,6 +18,10 @@ class Scale(Struct, frozen=True, kw_only=True):
     rounds: int
     drained: int
     """Orders in a queue that is drained."""
+    pending: tuple[int, int]
+    """Waiting orders in a short and in a long queue."""
+    claimed: int
+    """Orders that are served of it in a round."""
     drained_slow: int
     """The same for peers that would take minutes."""
     calls: int
@@ -43,6 +47,8 @@ class Scale(Struct, frozen=True, kw_only=True):
 FULL: Final = Scale(
     rounds=5,
     drained=10_000,
+    pending=(1_000, 1_000_000),
+    claimed=2_000,
     drained_slow=2_000,
     calls=2_000,
     started=400,
@@ -58,6 +64,8 @@ FULL: Final = Scale(
 QUICK: Final = Scale(
     rounds=2,
     drained=2_000,
+    pending=(1_000, 20_000),
+    claimed=500,
     drained_slow=400,
     calls=400,
     started=50,
@@ -81,9 +89,9 @@ class Run:
         self._files = 0
 
     @contextmanager
-    def ours(self, engine: str, slots: int = 100, url: str | None = None) -> Iterator[Side]:
-        """Standby on a database of its own."""
-        with Side("ours", url or self.database(engine), str(slots)) as side:
+    def ours(self, engine: str, slots: int = 100, url: str | None = None, *, gates: bool = False) -> Iterator[Side]:
+        """Standby on a database of its own, with or without every gate that can be passed at full speed."""
+        with Side("ours", url or self.database(engine), str(slots), *(["gates"] if gates else [])) as side:
             self.versions |= side.ask("about")
             yield side
 

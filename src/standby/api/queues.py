@@ -44,8 +44,9 @@ class Queue:
 async def refusals(world: World, wanted: Sequence[Wanted]) -> Sequence[Problem | None]:
     """Which of these orders are refused because too many wait, each counted as if those before it had been taken in."""
     found: list[Problem | None] = []
+    projects = await _projects(world)
     for each in wanted:
-        queues = [queue for queue in await _queues(world, each) if queue is not None]
+        queues = await _queues(world, each.pool, projects.get(each.project))
         full = next((queue for queue in queues if queue.depth >= queue.most), None)
         if full is None:
             for queue in queues:
@@ -56,12 +57,14 @@ async def refusals(world: World, wanted: Sequence[Wanted]) -> Sequence[Problem |
     return found
 
 
-async def _queues(world: World, wanted: Wanted) -> tuple[Queue | None, Queue | None]:
-    pool, project = wanted.pool, (await _projects(world)).get(wanted.project)
-    return (
-        await _queue(world, "pool", pool.name, pool.settings.queue_max),
-        None if project is None else await _queue(world, "project", project.name, project.queue_max),
-    )
+async def _queues(world: World, pool: Pool, project: Project | None) -> list[Queue]:
+    """Those of its queues that have a limit."""
+    found = []
+    if pool.settings.queue_max is not None:
+        found.append(await _queue(world, "pool", pool.name, pool.settings.queue_max))
+    if project is not None and project.queue_max is not None:
+        found.append(await _queue(world, "project", project.name, project.queue_max))
+    return found
 
 
 async def _projects(world: World) -> dict[str, Project]:
@@ -71,10 +74,7 @@ async def _projects(world: World) -> dict[str, Project]:
     return await world.shared.ask(("queues",), read, keep_s=COUNTED_S)
 
 
-async def _queue(world: World, noun: str, name: str, most: int | None) -> Queue | None:
-    if most is None:
-        return None
-
+async def _queue(world: World, noun: str, name: str, most: int) -> Queue:
     async def count() -> Queue:
         pool, project = (name, None) if noun == "pool" else (None, name)
         return Queue(noun, name, most, await world.store.depth(pool, project, most))

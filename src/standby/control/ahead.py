@@ -1,13 +1,17 @@
 """What waits in a host's pools, read ahead: a page of each lane is used up before the next one is read."""
 
 from bisect import insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from standby.core.model import Order
 from standby.store.contract import Store, Work
 
 PAGE = 500
 """About how many orders of a pool are read at once."""
+
+
+Start = Callable[[str], int]
+"""The pass at which the lane of a project is served next."""
 
 
 class Page:
@@ -22,6 +26,17 @@ class Page:
     def deep(self, most: int) -> int:
         """How many of each lane are to be known when `most` could be taken in all: few of each where lanes are many."""
         return max(1, min(most, PAGE // max(1, len(self.lanes))))
+
+    def short(self, most: int, start: Start | None) -> dict[str, tuple[int, str]]:
+        """Lanes of which the next orders are to be read, and from where on: all that are nearly used up; but where
+        enough of others are known, only those that have their turn before these."""
+        deep = self.deep(most)
+        found = {project: end for project, end in self.ends.items() if len(self.lanes[project]) < deep}
+        if not found or start is None or sum(min(len(lane), deep) for lane in self.lanes.values()) < most:
+            return found
+        starts = sorted(start(project) for project, lane in self.lanes.items() if lane)
+        last = starts[min(most, len(starts)) - 1]
+        return {project: end for project, end in found.items() if start(project) <= last}
 
     def take_in(self, found: Sequence[Work], per_lane: int) -> None:
         """Add what was read; a lane that filled its page may have more, and is known up to its end."""
@@ -50,12 +65,12 @@ class Ahead:
         """Read everything anew; a reading under way is not kept either."""
         self._pages = {}
 
-    def reads(self, pool: str, most: int) -> bool:
+    def reads(self, pool: str, most: int, start: Start) -> bool:
         """Whether the store has to be asked for the next orders of the pool."""
         page = self._pages.get(pool)
-        return page is None or any(len(page.lanes[project]) < page.deep(most) for project in page.ends)
+        return page is None or bool(page.short(most, start))
 
-    async def heads(self, pool: str, most: int, memory_max: int | None) -> Sequence[Work]:
+    async def heads(self, pool: str, most: int, memory_max: int | None, start: Start | None = None) -> Sequence[Work]:
         """The next orders of the pool, so many of each lane that there are `most` in all, if so many wait."""
         page = self._pages.get(pool)
         if page is None:
@@ -64,8 +79,7 @@ class Ahead:
             per_lane = max(1, min(most, PAGE // self._lanes.get(pool, PAGE)))
             page.take_in(await self._store.candidates(pool, per_lane, memory_max), per_lane)
             self._lanes[pool] = max(1, len(page.lanes))
-        deep = page.deep(most)
-        short = {project: end for project, end in page.ends.items() if len(page.lanes[project]) < deep}
+        deep, short = page.deep(most), page.short(most, start)
         if short:
             per_lane = max(deep, PAGE // len(short))
             for project in short:

@@ -42,6 +42,8 @@ class Book:
         self._sent: list[Change] = []
         self.awaited = False
         """Somebody waits for one of those."""
+        self.key_freed = False
+        """A concurrency key came free: somebody may wait for it who was not read."""
         self.tell_end: Callable[[str, bool], None] = lambda _, __: None
         """Hears the id of every run whose end is saved, and whether it was silent."""
         self._under_way: set[asyncio.Task[None]] = set()
@@ -182,8 +184,7 @@ class Book:
             if order is not None and order.due_at is not None:
                 self.waiting = True
             if order is not None and order.concurrency_key is not None and order.slot is None:
-                self.ahead.forget()  # whoever waits for its key was not read
-                self.seek = self.awaited = True
+                self.key_freed = self.seek = self.awaited = True
         if len(saved) < len(changes):
             mirror.fresh = False  # somebody else was first
         return saved

@@ -286,18 +286,23 @@ class HostStep:
         plan = admit.nobody(room)
         if poll or self._book.seek:
             most = {name: admit.takes(room, pool) for name, pool in mirror.pools.items()}
-            if any(self._book.ahead.reads(name, min(count, PAGE)) for name, count in most.items() if count > 0):
+            ahead, starts = self._book.ahead, {name: self._tending.pace.starts(name) for name in most}
+            if any(ahead.reads(name, min(count, PAGE), starts[name]) for name, count in most.items() if count > 0):
                 self._book.post(self._start_claimed)  # that takes a while
             self._book.seek = False  # before the question: what comes meanwhile sets it again
             waiting = {
                 work.order.id: work
                 for name, count in most.items()
                 if count > 0
-                for work in await self._book.ahead.heads(name, min(count, PAGE), mirror.host.memory_mb)
+                for work in await ahead.heads(name, min(count, PAGE), mirror.host.memory_mb, starts[name])
                 if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])
             self._tending.pace.overtaken = plan.overtaken
+            if self._book.key_freed and len(plan.admissions) < sum(most.values()):
+                self._book.ahead.forget()  # whoever waits for a key was not read, and there is room
+                self._book.key_freed = False
+                self._wake()
             # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
             self._book.seek = self._book.seek or bool(waiting) or 0 in most.values()
             await self._gate.tell(room, plan, waiting)

@@ -1,6 +1,6 @@
 """What a leader remembers of whom it served: whose turn is next, who was overtaken, when a run last began in a pool."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from standby.core.admit import Plan
 from standby.core.lanes import Turns
@@ -22,8 +22,12 @@ class Pace:
         limited = [name for name, pool in pools.items() if pool.settings.starts_per_minute is not None]
         return {name: self._started.get(name, self._since) for name in limited}
 
+    def starts(self, pool: str) -> Callable[[str], int]:
+        """The pass at which each lane of a pool is served next."""
+        return lambda project: self.turns.start((pool, project))
+
     def took(self, plan: Plan, weights: Mapping[str, int], now: int) -> None:
         """These orders are claimed."""
         for admission in plan.admissions:
             self.turns.take(admission.order, weights)
-            self._started[admission.order.pool] = now
+        self._started.update(dict.fromkeys([admission.order.pool for admission in plan.admissions], now))

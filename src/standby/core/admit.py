@@ -65,15 +65,15 @@ def admit(room: Room, waiting: Iterable[Order]) -> Plan:
 def _shared_out(share: "_Share", waiting: Iterable[Order]) -> "_Share":
     line = Line(waiting, share.room.turns, share.room.weights)
     while (order := line.next()) is not None:
-        match share.serve(order):
-            case _Turn.SERVED:
-                line.served()
-            case _Turn.PASSED:
-                line.passed()
-            case _Turn.CLOSED:
-                line.close()
-            case _Turn.LAST:
-                break
+        turn = share.serve(order)
+        if turn is _Turn.SERVED:
+            line.served()
+        elif turn is _Turn.PASSED:
+            line.passed()
+        elif turn is _Turn.CLOSED:
+            line.close()
+        else:
+            break
     return share
 
 
@@ -132,6 +132,7 @@ class _Share:
         self.opened = Counter(room.project_open)
         self.running_left = dict(room.running_left)
         self.keys: set[tuple[str, str]] = set()
+        self.rated = {name for name, pool in room.pools.items() if pool.settings.starts_per_minute is not None}
         self.begun: set[str] = set()
         """Pools with a start rate in which a run begins now."""
         self.opens_at: int | None = None
@@ -204,8 +205,7 @@ class _Share:
             return True
         if self.running_left.get(name) == 0:
             return True
-        pool = self.room.pools[name]
-        return pool.settings.starts_per_minute is not None and not self._keeps_rate(pool)
+        return name in self.rated and not self._keeps_rate(self.room.pools[name])
 
     def _keeps_rate(self, pool: Pool) -> bool:
         """Whether the pool's start rate lets a run begin now: one at a time."""
@@ -268,7 +268,7 @@ class _Share:
             nth = self.starting = self.starting + 1
         if slot is not None:
             self.admissions.append(Admission(order, slot, nth))
-            return self._count(order)
+            return self._count(order) if self.rated or self.overtaken else _Turn.SERVED
         self.spoken[order.pool] += 1
         if not soon:
             self.wanted[order.pool] += 1
@@ -276,7 +276,7 @@ class _Share:
 
     def _count(self, order: Order) -> _Turn:
         """Note what its run counts in, beside slots and memory."""
-        if self.room.pools[order.pool].settings.starts_per_minute is not None:
+        if order.pool in self.rated:
             self.begun.add(order.pool)
         if not self.overtaken:
             return _Turn.SERVED

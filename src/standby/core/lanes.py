@@ -16,14 +16,9 @@ from standby.core.rank import is_urgent
 Lane = tuple[str, str]
 """Pool and project."""
 STRIDE: Final = 720_720
-"""Weights up to 16 divide it."""
+"""By so much one order moves a lane of weight 1 on. Weights up to 16 divide it."""
 KEPT: Final = 4_096
 """So many passes are remembered before those that mean nothing any more are dropped."""
-
-
-def stride(weights: Mapping[str, int], project: str) -> int:
-    """By how much one order moves a lane of this project on."""
-    return STRIDE // weights.get(project, 1)
 
 
 class Turns:
@@ -44,7 +39,7 @@ class Turns:
             return
         lane = (order.pool, order.project)
         self.at = self.start(lane)
-        self._passes[lane] = self.at + stride(weights, order.project)
+        self._passes[lane] = self.at + STRIDE // weights.get(order.project, 1)
         if len(self._passes) > KEPT:
             self._passes = {each: value for each, value in self._passes.items() if value > self.at}
 
@@ -69,7 +64,7 @@ class Line:
     def served(self) -> None:
         """It got its turn: go on with the next lane."""
         urgent, start, _, _, lane = self._heap[0]
-        self._go_on(start if urgent == _URGENT else start + stride(self._weights, lane[1]))
+        self._go_on(start if urgent == _URGENT else start + STRIDE // self._weights.get(lane[1], 1))
 
     def passed(self) -> None:
         """It cannot be served now, which says nothing of those behind it."""
@@ -83,6 +78,8 @@ class Line:
         lane = self._heap[0][-1]
         orders = self._lanes[lane]
         orders.pop()
+        if orders and len(self._heap) == 1:
+            return  # whose turn it is needs no saying: this is on the hot path
         if orders:
             heapreplace(self._heap, _entry(lane, start, orders[-1]))
         else:
