@@ -47,14 +47,15 @@ async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
     if pressure.starts_max(floor.host) is None and not pressure.start_gap_ms(floor.host):
         return []
     store = world.store
-    projects = {project.name: project.running_max for project in await store.projects()}
+    projects = {project.name: project for project in await store.projects()}
     room = admit.Room(
         host=floor.host,
         pools=floor.pools,
         slots=floor.slots,
         opened=list(floor.holders.values()),
         project_open=await store.open_by_project(),
-        project_max=projects,
+        project_max={name: project.running_max for name, project in projects.items()},
+        weights={name: project.weight for name, project in projects.items()},
         seats=floor.seats,
         now=world.clock.now(),
         missing=frozenset(name for name, state in floor.images.items() if not state.present),

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from standby.core.model import OrderState
+from standby.core.admit import OVERTAKEN_MAX
+from standby.core.model import EventKind, OrderState
 from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio
@@ -128,6 +129,27 @@ async def test_a_step_is_due_when_a_start_rate_lets_the_next_one_through() -> No
     await stage.submit()
     await stage.steps(leader, 2)
     assert 0 < await leader.step() <= 0.5
+
+
+@pytest.mark.parametrize("slots_max", [3, 9])
+async def test_in_its_pool_a_large_order_is_overtaken_a_bounded_number_of_times(slots_max: int) -> None:
+    pool = {"slots_max": slots_max, "memory_mb": 10, "queue_timeout": "none", "queue_timeout_max": "none"}
+    stage = Stage(host={"memory_mb": 100}, pools={"default": pool, "other": {**pool, "slots_max": 6}})
+    leader = await stage.leader()
+    small = [
+        await stage.submit({"run_ms": 300 + 100 * (number % 7)}, project="b", pool=("default", "other")[number % 2])
+        for number in range(120)
+    ]
+    await stage.steps(leader, 3, each_ms=50)
+    big = await stage.submit({"run_ms": 100}, project="a", memory_mb=95)
+    waited = await stage.store.last_seq()
+    for _ in range(200):
+        await stage.steps(leader, 1, each_ms=50)
+        if (await stage.order(big)).state is not S.PENDING:
+            break
+    claims = [event for event in await stage.store.events(waited, 10_000) if event.kind is EventKind.ORDER_CLAIMED]
+    before = [event.subject for event in claims[: [event.subject for event in claims].index(big)]]
+    assert len([each for each in before if each in small[::2]]) <= OVERTAKEN_MAX
 
 
 async def test_a_host_with_very_many_lanes_reads_few_orders_of_each() -> None:

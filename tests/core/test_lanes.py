@@ -92,6 +92,23 @@ def test_lanes_of_several_pools_share_what_the_host_has() -> None:
     assert _projects(admit.admit(room, waiting)) == "abab"
 
 
+def test_a_faster_pool_does_not_take_the_turns_of_a_slower_ones_lanes_away() -> None:
+    """Between two starts in the slow pool the fast one has many: what is left decides within the slow pool alone."""
+    pools = {"default": pool(slots_max=9), "fast": pool("fast", slots_max=9)}
+    turns, served = Turns(), ""
+    old = [_waiting(n, "b") for n in range(20)]
+    new = [_waiting(n, "a") for n in range(500, 520)]
+    for step in range(10):
+        for number in range(7):
+            turns.take(_waiting(number, "c", pool="fast"), {})
+        room = _room(pools=pools, slots=[slot(1)], turns=turns)
+        (admission,) = admit.admit(room, [*old, *new]).admissions
+        turns.take(admission.order, {})
+        served += admission.order.project
+        (old if admission.order.project == "b" else new).remove(admission.order)
+        assert abs(served.count("a") - served.count("b")) <= 1, step
+
+
 def test_an_urgent_order_goes_before_all_lanes_and_costs_no_turn() -> None:
     turns = Turns()
     urgent = _waiting(99, "b", rank=NOW - URGENT_MS)
@@ -99,7 +116,7 @@ def test_an_urgent_order_goes_before_all_lanes_and_costs_no_turn() -> None:
     first = admit.admit(_room(turns=turns), waiting).admissions[0]
     assert first.order == urgent
     turns.take(urgent, {})
-    assert turns.at == turns.start(("default", "b")) == 0
+    assert turns.start(("default", "b")) == (0, 0)
 
 
 def test_passes_that_mean_nothing_any_more_are_forgotten() -> None:

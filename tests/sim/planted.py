@@ -294,7 +294,7 @@ def concurrency_key_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def lane_starved(patch: pytest.MonkeyPatch) -> None:
     """The same project is always first."""
-    patch.setattr(lanes.Turns, "start", lambda self, lane: ord(lane[1]))
+    patch.setattr(lanes.Turns, "start", lambda self, lane: (ord(lane[1]), 0))
 
 
 PLANTS: Mapping[Plant, str] = {

@@ -3,6 +3,7 @@
 from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 
+from standby.core.lanes import Pass
 from standby.core.model import Order
 from standby.store.contract import Store, Work
 
@@ -10,7 +11,7 @@ PAGE = 500
 """About how many orders of a pool are read at once."""
 
 
-Start = Callable[[str], int]
+Start = Callable[[str], Pass]
 """The pass at which the lane of a project is served next."""
 
 

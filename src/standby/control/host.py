@@ -298,7 +298,7 @@ class HostStep:
                 if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])
-            self._tending.pace.overtaken = plan.overtaken
+            self._tending.pace.passed(plan)
             if self._book.key_freed and len(plan.admissions) < sum(most.values()):
                 self._book.ahead.forget()  # whoever waits for a key was not read, and there is room
                 self._book.key_freed = False

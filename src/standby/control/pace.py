@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from standby.core.admit import Plan
-from standby.core.lanes import Turns
+from standby.core.lanes import KEPT, Pass, Turns
 from standby.core.model import Pool
 
 
@@ -13,7 +13,7 @@ class Pace:
 
     def __init__(self, now: int) -> None:
         self.turns = Turns()
-        self.overtaken: Mapping[str, int] = {}
+        self.overtaken: dict[str, int] = {}
         self._since = now
         self._started: dict[str, int] = {}
 
@@ -22,7 +22,16 @@ class Pace:
         limited = [name for name, pool in pools.items() if pool.settings.starts_per_minute is not None]
         return {name: self._started.get(name, self._since) for name in limited}
 
-    def starts(self, pool: str) -> Callable[[str], int]:
+    def passed(self, plan: Plan) -> None:
+        """Count for whom the plan left no memory how often they were overtaken; also for those who did not even have a
+        slot just now, and wait on."""
+        if len(self.overtaken) > KEPT:
+            self.overtaken.clear()
+        for waiting in self.overtaken:
+            self.overtaken[waiting] += len(plan.admissions)
+        self.overtaken.update(plan.overtaken)
+
+    def starts(self, pool: str) -> Callable[[str], Pass]:
         """The pass at which each lane of a pool is served next."""
         return lambda project: self.turns.start((pool, project))
 
@@ -30,4 +39,6 @@ class Pace:
         """These orders are claimed."""
         for admission in plan.admissions:
             self.turns.take(admission.order, weights)
+            if self.overtaken:
+                self.overtaken.pop(admission.order.id, None)
         self._started.update(dict.fromkeys([admission.order.pool for admission in plan.admissions], now))

@@ -4,6 +4,9 @@ Each lane has a *pass*, which grows with every order that is taken from it, the 
 with the smallest pass is next. One that slept, or could not be served, goes on at the pass of the lane that was served
 last: nobody saves turns up. So no pass is further ahead than one stride, and a leader that begins without any knowledge
 gives nobody more than one turn too many.
+
+There are two of them: one among all lanes of the host, for what its pools share, and one among those of the pool, which
+decides where the first is equal: a faster pool makes the lanes of a slower one equal again and again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,10 +18,13 @@ from standby.core.rank import is_urgent
 
 Lane = tuple[str, str]
 """Pool and project."""
+Pass = tuple[int, int]
+"""Among all lanes of the host, and among those of the pool."""
+_FIRST: Final[Pass] = (0, 0)
 STRIDE: Final = 720_720
 """By so much one order moves a lane of weight 1 on. Weights up to 16 divide it."""
 KEPT: Final = 4_096
-"""So many passes are remembered before those that mean nothing any more are dropped."""
+"""So much is remembered before what means nothing any more is dropped."""
 
 
 class Turns:
@@ -27,21 +33,29 @@ class Turns:
     def __init__(self) -> None:
         self.at = 0
         """The pass of the lane that was served last."""
-        self._passes: dict[Lane, int] = {}
+        self._pool_at: dict[str, int] = {}
+        self._passes: dict[Lane, Pass] = {}
 
-    def start(self, lane: Lane) -> int:
+    def start(self, lane: Lane) -> Pass:
         """The pass at which the lane is served next."""
-        return max(self.at, self._passes.get(lane, 0))
+        host, pool = self._passes.get(lane, _FIRST)
+        return max(self.at, host), max(self._pool_at.get(lane[0], 0), pool)
 
     def take(self, order: Order, weights: Mapping[str, int]) -> None:
         """An order was taken from its lane; an urgent one goes before all lanes and costs no turn."""
         if is_urgent(order):
             return
         lane = (order.pool, order.project)
-        self.at = self.start(lane)
-        self._passes[lane] = self.at + STRIDE // weights.get(order.project, 1)
+        self.at, pool_at = self.start(lane)
+        self._pool_at[order.pool] = pool_at
+        stride = STRIDE // weights.get(order.project, 1)
+        self._passes[lane] = self.at + stride, pool_at + stride
         if len(self._passes) > KEPT:
-            self._passes = {each: value for each, value in self._passes.items() if value > self.at}
+            self._passes = {each: value for each, value in self._passes.items() if self._counts(each, value)}
+
+    def _counts(self, lane: Lane, value: Pass) -> bool:
+        """Whether this pass is ahead of anything."""
+        return value[0] > self.at or value[1] > self._pool_at.get(lane[0], 0)
 
 
 class Line:
@@ -63,18 +77,19 @@ class Line:
 
     def served(self) -> None:
         """It got its turn: go on with the next lane."""
-        urgent, start, _, _, lane = self._heap[0]
-        self._go_on(start if urgent == _URGENT else start + STRIDE // self._weights.get(lane[1], 1))
+        urgent, host, pool, _, _, lane = self._heap[0]
+        stride = 0 if urgent == _URGENT else STRIDE // self._weights.get(lane[1], 1)
+        self._go_on((host + stride, pool + stride))
 
     def passed(self) -> None:
         """It cannot be served now, which says nothing of those behind it."""
-        self._go_on(self._heap[0][1])
+        self._go_on(self._heap[0][1:3])
 
     def close(self) -> None:
         """Nobody of its lane can be served now."""
         heappop(self._heap)
 
-    def _go_on(self, start: int) -> None:
+    def _go_on(self, start: Pass) -> None:
         lane = self._heap[0][-1]
         orders = self._lanes[lane]
         orders.pop()
@@ -86,12 +101,12 @@ class Line:
             heappop(self._heap)
 
 
-_Entry = tuple[int, int, int, str, Lane]
+_Entry = tuple[int, int, int, int, str, Lane]
 _URGENT: Final = 0
 
 
-def _entry(lane: Lane, start: int, head: Order) -> _Entry:
-    return (_URGENT, start, *_place(head), lane) if is_urgent(head) else (1, start, *_place(head), lane)
+def _entry(lane: Lane, start: Pass, head: Order) -> _Entry:
+    return (_URGENT if is_urgent(head) else 1, *start, *_place(head), lane)
 
 
 def _place(order: Order) -> tuple[int, str]:
