@@ -193,8 +193,9 @@ def _speaks(text: str, kind: str) -> bool:
 
 def _broken(home: House) -> None:
     """Five orders on a host that makes one place at a time, and makes none: until somebody resets the breaker."""
-    slowly = {"script": {"start_ms": 500}}
-    weak = [home.submit(pool="weak", command=["-"], payload=slowly) for _ in range(5)]
+    slowly = {"pool": "weak", "command": ["-"], "payload": {"script": {"start_ms": 500}}}
+    taken = home.call("POST", "/work-orders/bulk", {"orders": [slowly] * 5}).json()["verdicts"]
+    weak = [each["order"]["id"] for each in taken]
     until(lambda: home.get("/pools/weak")["broken_since"], "its breaker is open")
     home.call("POST", "/pools/weak/reset-breaker", {"reason": "mended"})
     home.ended(weak[0])
