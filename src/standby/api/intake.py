@@ -27,8 +27,10 @@ from standby.world import World
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
 TRIES: Final = 5
 POOL_KEPT_S: Final = 0.2
-"""So old may a pool (and its host) be that an order is taken in with: by so much its time to wait may be off when the
-pool was just blocked or opened."""
+"""So old may a pool be that an order is taken in with: by so much its time to wait may be off when the pool was just
+blocked or opened."""
+HOST_KEPT_S: Final = 10.0
+"""So old may the size of a host be: it changes when a server starts."""
 
 
 class Standing(Struct, frozen=True):
@@ -171,7 +173,7 @@ class Intake:
     async def _check_fits(self, memory_mb: int, pool: Pool) -> None:
         """What can never be started is refused, with the figures."""
         store, name = self._world.store, pool.host
-        host = await self._world.shared.ask(("host", name), lambda: store.host(name), keep_s=POOL_KEPT_S)
+        host = await self._world.shared.ask(("host", name), lambda: store.host(name), keep_s=HOST_KEPT_S)
         if host is None:
             raise not_found("host", name)
         if warm.hands_over(pool, has_seats(self._world, host)):

@@ -10,6 +10,8 @@ from standby.world import World
 
 COUNTED_S: Final = 0.5
 """So long a count serves; what this server takes in meanwhile is added to it."""
+LIMITS_KEPT_S: Final = 5.0
+"""So late a limit counts that was set at another server."""
 RETRY_AFTER_S: Final = 5
 TOLD_S: Final = 60.0
 """So seldom a server tells in the history that orders are refused."""
@@ -71,7 +73,7 @@ async def _projects(world: World) -> dict[str, Project]:
     async def read() -> dict[str, Project]:
         return {project.name: project for project in await world.store.projects() if project.queue_max is not None}
 
-    return await world.shared.ask(("queues",), read, keep_s=COUNTED_S)
+    return await world.shared.ask(("queues",), read, keep_s=LIMITS_KEPT_S)
 
 
 async def _queue(world: World, noun: str, name: str, most: int) -> Queue:
