@@ -3,6 +3,7 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
+from standby import conflicts
 from standby.core import ticks
 from standby.core.errors import Refused
 from standby.core.lifecycle import Cause
@@ -42,6 +43,8 @@ async def make_tick(world: World, cause: Cause, schedule: Schedule, due: ticks.D
         tick = _tick(world, cause, schedule, due, first, new=False)
         return Made((await store.save([tick], together=True))[0].answer, first, new=False)
     refused = [verdict.answer for verdict in verdicts if verdict.answer is not Answer.HELD_BACK]
+    if verdicts[1].saved and order.order is not None and verdicts[1].seq is not None:
+        await conflicts.settle(world, cause.actor, order.order, schedule.spec, verdicts[1].seq)
     return Made(refused[0], order_id)
 
 

@@ -10,7 +10,7 @@ from standby.control.controller import SCHEDULES
 from standby.control.lease import Deposed, Hold
 from standby.control.schedules import REST_S, ScheduleStep
 from standby.core import cron, ticks
-from standby.core.model import EventKind, Missed, Mode, Schedule, Spec, Trigger
+from standby.core.model import EventKind, Missed, Mode, OnConflict, Schedule, Spec, Trigger
 from standby.seal import Seal
 from standby.store.contract import OrderFilter, StoreDown
 from standby.ticking import sealed_for
@@ -192,6 +192,28 @@ async def test_with_a_dedupe_key_a_tick_means_the_order_that_is_unfinished() -> 
     found = await stage.store.ticks("hourly", 10)
     assert [tick.at for tick in found] == [first + 2 * HOUR, first + HOUR, first]
     assert len({tick.order_id for tick in found}) == 1
+
+
+@pytest.mark.parametrize(
+    ("on_conflict", "states"),
+    [
+        (OnConflict.WAIT, ["pending", "pending"]),
+        (OnConflict.CANCEL_NEW, ["pending", "cancelled"]),
+        (OnConflict.CANCEL_OLD, ["cancelled", "pending"]),
+    ],
+)
+async def test_a_tick_does_about_its_concurrency_key_what_its_order_says(
+    on_conflict: OnConflict, states: list[str]
+) -> None:
+    stage = Stage()
+    step = await keeper(stage)
+    spec = Spec(order_id="", command=("true",), concurrency_key="one", on_conflict=on_conflict)
+    first = await add(stage, spec=spec)
+    for hour in range(2):
+        stage.clock.ms = first + hour * HOUR
+        await until_quiet(step)
+    page = await stage.store.orders(OrderFilter(), None, 10)
+    assert [each.order.state for each in sorted(page.orders, key=lambda each: each.spec.tick_at or 0)] == states
 
 
 async def test_what_cannot_be_made_is_paused_with_the_reason() -> None:

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from standby.api import conflicts, queues
+from standby import conflicts
+from standby.api import queues
 from standby.api.auth import ADMINS
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
