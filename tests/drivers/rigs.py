@@ -24,7 +24,7 @@ NO_EPOCHS = {"epochs": "an engine remembers none: a start that was not seen is s
 COLD = {**NO_EPOCHS, "memory": "it has no place before a run: a forgotten one is refused by its command's time alone"}
 CANNOT = {
     "coolify": {
-        "logs": "the output of a container is gone with it",
+        "logs": "the output of a container is gone with it; what its worker tells (`standby.worker` tells all) is kept",
         "epochs": "it has no fence: a late command is refused by the worker protocol alone",
         "exits": "it knows no exit code and no signal: only the worker's word tells how a run ended",
     },
