@@ -39,7 +39,8 @@ async def admin(url: str) -> AsyncIterator[Any]:
 
 async def listening(admin: Any, count: int, besides: frozenset[int] = frozenset()) -> frozenset[int]:
     """Wait until so many instances listen, in other sessions than these; the sessions they listen in."""
-    text = "select pid from pg_stat_activity where datname = current_database() and query ilike 'listen%'"
+    text = """select pid from pg_stat_activity
+        where datname = current_database() and query ilike 'listen%' and state = 'idle'"""  # else it only begins to
     async with asyncio.timeout(60):
         while len(pids := {row[0] for row in await admin.fetch(text)} - besides) < count:
             pass
