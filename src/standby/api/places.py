@@ -1,10 +1,12 @@
 """Pools, slots and hosts: what there is, how full it is, and what an operator wants of it."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 from msgspec.structs import asdict
+from pydantic import BaseModel
 
 from standby.api.needs import KNOWN_PARAMETERS, ActorNeed, WorldNeed
 from standby.api.place_views import (
@@ -27,7 +29,7 @@ from standby.api.views import answer, length, tagged
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places, pressure, processors
 from standby.core.admit import Room
-from standby.core.model import Host, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
+from standby.core.model import Host, Json, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
 from standby.starts import has_seats, in_flight, read_floor, read_waiters
 from standby.world import World
 
@@ -73,11 +75,7 @@ async def drain_pool(request: Request, world: WorldNeed, actor: ActorNeed, name:
 async def override_pool(request: Request, world: WorldNeed, actor: ActorNeed, name: str) -> Response:
     """Set some settings of a pool over its configuration, until they are unset; at once, and also after a restart."""
     body, _ = await parse(request, PatchPoolBody, world.config.request_max_kb)
-    given = body.set.model_dump(mode="json", include=body.set.model_fields_set)
-    if not given and not body.unset:
-        raise invalid("there is nothing to set or unset", 'send "set" or "unset"', "set")
-    if both := sorted(set(given) & set(body.unset)):
-        raise invalid(f"{', '.join(both)} cannot be set and unset at once", "name it once", "unset")
+    given = given_settings(body.set, body.unset)
     for _ in range(TRIES):
         pool = await _pool(world, name)
         configured = _configured(world, pool)
@@ -92,6 +90,16 @@ async def override_pool(request: Request, world: WorldNeed, actor: ActorNeed, na
             world.shared.forget(("pool", name))
             return answer(await _pool_view(world, name))
     raise busy("pool", name)
+
+
+def given_settings(given: BaseModel, unset: Sequence[str]) -> dict[str, Json]:
+    """What is to be set by hand, if that and what is to be unset can be meant."""
+    found: dict[str, Json] = given.model_dump(mode="json", include=given.model_fields_set)
+    if not found and not unset:
+        raise invalid("there is nothing to set or unset", 'send "set" or "unset"', "set")
+    if both := sorted(set(found) & set(unset)):
+        raise invalid(f"{', '.join(both)} cannot be set and unset at once", "name it once", "unset")
+    return found
 
 
 def _configured(world: World, pool: Pool) -> PoolSettings:

@@ -8,9 +8,9 @@ from msgspec import Struct
 
 from standby.api.needs import ActorNeed, WorldNeed
 from standby.api.place_views import ModeView
-from standby.api.places import TRIES, busy, parse_mode
+from standby.api.places import TRIES, busy, given_settings, parse_mode
 from standby.api.pool_views import OverrideView
-from standby.api.problems import invalid, not_found
+from standby.api.problems import not_found
 from standby.api.views import answer, shown_time, tagged, time
 from standby.api.wire import Name, PatchProjectBody, parse
 from standby.core import places
@@ -66,11 +66,7 @@ async def override_project(request: Request, world: WorldNeed, actor: ActorNeed,
     """Set limits or the weight of a project over the configuration, until they are unset; at once, and also after a
     restart."""
     body, _ = await parse(request, PatchProjectBody, world.config.request_max_kb)
-    given = body.set.model_dump(mode="json", include=body.set.model_fields_set)
-    if not given and not body.unset:
-        raise invalid("there is nothing to set or unset", 'send "set" or "unset"', "set")
-    if both := sorted(set(given) & set(body.unset)):
-        raise invalid(f"{', '.join(both)} cannot be set and unset at once", "name it once", "unset")
+    given = given_settings(body.set, body.unset)
     for _ in range(TRIES):
         cause = world.cause(Trigger.REQUEST, actor)
         wanted = {

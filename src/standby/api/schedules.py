@@ -28,7 +28,7 @@ from standby.api.views import (
 from standby.api.wire import PatchScheduleBody, ReasonBody, ScheduleBody, SubmitBody, parse, scheduled_payload
 from standby.core import cron, ticks
 from standby.core.errors import Refused
-from standby.core.model import Change, Missed, Mode, Schedule, Trigger
+from standby.core.model import Change, Missed, Mode, OnConflict, Schedule, Trigger
 from standby.seal import SealBroken
 from standby.store.contract import Answer
 from standby.ticking import make_tick, sealed_for
@@ -56,6 +56,9 @@ class TemplateView(Struct, frozen=True):
     stop_grace_s: Seconds
     retry: RetryView
     dedupe_key: str | None
+    concurrency_key: str | None
+    on_conflict: OnConflict
+    urgent: bool
 
 
 class ScheduleView(Struct, frozen=True):
@@ -317,4 +320,7 @@ def _template(row: Schedule) -> TemplateView:
         stop_grace_s=length(spec.stop_grace_ms),
         retry=retry_view(spec.retry),
         dedupe_key=spec.dedupe_key,
+        concurrency_key=spec.concurrency_key,
+        on_conflict=spec.on_conflict,
+        urgent=spec.urgent,
     )

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, length, pair, print_json, say, shown
-from standby.client.answers import Host, Image, Pool, StartHolder, StartWaiter
+from standby.client.answers import Host, Image, Override, Pool, StartHolder, StartWaiter
 
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
 HostName = Annotated[str, Parameter(help="Name of the host.")]
@@ -86,7 +86,7 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "estimates": _estimates(pool),
             "memory": _above(pool),
             **{key: "none" if value is None else value for key, value in settings.items()},
-            "set by hand": _overrides(pool),
+            "set by hand": overrides_text(pool.overrides),
         }
     )
     return OK
@@ -102,9 +102,10 @@ def _estimates(pool: Pool) -> str | None:
     )
 
 
-def _overrides(pool: Pool) -> str | None:
+def overrides_text(overrides: Mapping[str, Override]) -> str | None:
+    """What was set by hand, by whom, when and why."""
     words = []
-    for key, each in sorted(pool.overrides.items()):
+    for key, each in sorted(overrides.items()):
         why = f": {each.reason}" if each.reason else ""
         words.append(f"{key} = {json.dumps(each.value)} by {each.actor}, {ago(each.at)} ago{why}")
     return "\n".join(words) or None

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from standby.cli.places import Now
+from standby.cli.places import Now, overrides_text
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, pair, print_json, say
 from standby.client.project_plans import Project
@@ -52,7 +52,7 @@ def show_project(name: ProjectName, /, *, server: ServerNeed = None) -> int:
             "queue_max": _limit(project.queue_max),
             "open": project.open,
             "pending": project.pending,
-            "set by hand": _overrides(project),
+            "set by hand": overrides_text(project.overrides),
         }
     )
     return OK
@@ -89,14 +89,6 @@ def _value(text: str) -> Any:
 
 def _limit(most: int | None) -> str:
     return "no limit" if most is None else str(most)
-
-
-def _overrides(project: Project) -> str | None:
-    words = []
-    for key, each in sorted(project.overrides.items()):
-        why = f": {each.reason}" if each.reason else ""
-        words.append(f"{key} = {json.dumps(each.value)} by {each.actor}, {ago(each.at)} ago{why}")
-    return "\n".join(words) or None
 
 
 @app.command

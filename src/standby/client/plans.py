@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -27,7 +27,6 @@ from standby.client.answers import (
 from standby.client.errors import ConfigError
 from standby.client.talk import Call, Plan, ask, get, post, read, reply_to
 
-MODES: Final = ("pause", "resume", "drain")
 Params = list[tuple[str, str]]
 
 
