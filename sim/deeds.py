@@ -13,7 +13,7 @@ from standby.core.model import Mode, Order, OrderState, Slot, SlotState, Spec, W
 from standby.core.sighting import Exit, Reading
 from standby.core.size import slot_name
 from standby.drivers.contract import Making
-from standby.store.contract import StoreDown
+from standby.store.contract import StoreDown, Work
 
 ORDERS_MOST = 20
 
@@ -57,8 +57,19 @@ class Deeds(Grounds):
         self.say(lambda: f"    script {told} {wishes}")
         self.truths.specs[order.id] = spec
         change = lifecycle.submit(self._cause(), order, spec, pool, None, None)
+        door = self._door(shape.host)
+        if door is not None and change.order is not None and change.order.rank is not None:
+            door.world.arrivals.offer(Work(change.order, spec))
         if self._save(change):
             self.truths.acknowledged.add(order.id)
+
+    def _door(self, host: str) -> Instance | None:
+        """The server that is asked: often the one that leads the host, which has just looked after it."""
+        leaders = [instance for instance in self.instances if host in instance.leading and not instance.frozen]
+        if not leaders or self.chance.random() < 0.5:
+            return self._someone()
+        leaders[0].step(host)
+        return leaders[0]
 
     def do_cancel(self) -> None:
         book = self.truths.book

@@ -29,6 +29,7 @@ WAIT_S, TIMEOUT_S, PAUSE_S = 20.0, 10.0, 1.0
 SUBREAPER = 36
 STREAMS = {1: "stdout", 2: "stderr"}
 LINE_MOST, LINES_MOST, BATCH, GATHER_S = 4096, 10_000, 50, 0.1
+HEAD_START_S = 0.005  # of the work before its first heartbeat: they share one interpreter
 
 
 class Failed(Exception):
@@ -55,12 +56,14 @@ class Job:
 
 
 class Output:
-    """What an order writes: it goes where it went before, and line by line to the server."""
+    """What an order writes: it goes where it went before, and line by line to the server. Made before the order is
+    there, which does not wait for it."""
 
     stderr = 2  # where this process itself complains
 
-    def __init__(self, tell: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]]) -> None:
-        self._tell, self._next, self._left_out = tell, 0, 0
+    def __init__(self) -> None:
+        self.tell: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]] | None = None
+        self._next, self._left_out = 0, 0
         self._lines: list[dict[str, str]] = []
         self._changed, self._over = threading.Condition(), False
         self._sender: threading.Thread | None = None
@@ -109,6 +112,8 @@ class Output:
                 self._add(STREAMS[fd], lines)
 
     def _add(self, stream: str, lines: Sequence[bytes]) -> None:
+        if self.tell is None:
+            return  # no order wrote this
         with self._changed:
             for line in lines:
                 text = line.decode(errors="replace").replace("\0", "")
@@ -131,7 +136,8 @@ class Output:
                 self._changed.wait_for(lambda: self._lines or self._over)
                 self._changed.wait_for(lambda: self._over or len(self._lines) >= BATCH, GATHER_S)
                 batch, closed = self._lines[:BATCH], self._over and len(self._lines) <= BATCH
-            status, said = self._tell({"first": self._next, "lines": batch, "closed": closed})
+            assert self.tell is not None
+            status, said = self.tell({"first": self._next, "lines": batch, "closed": closed})
             if status >= 500:
                 time.sleep(PAUSE_S)
                 continue
@@ -159,16 +165,18 @@ class Worker:
         said = self._insist("POST", "boot", {"nonce": self._nonce})
         self._token, self._beat_s = said["boot_token"], said["heartbeat_s"]
         self._silence_s = float("inf") if said["silence_s"] is None else said["silence_s"]
+        output = Output()
         while True:
             wait_s = min(WAIT_S, self._silence_s / 4)  # the time to its end counts from when it asked
             said = self._insist("GET", f"assignment?wait_s={wait_s}", timeout_s=wait_s + TIMEOUT_S)
             if said and _now() - self._answered_at < self._silence_s:
-                self._work_on(Job(said), work)
+                self._work_on(Job(said), work, output)
+                output = Output()
 
-    def _work_on(self, job: Job, work: Callable[[Job], Any]) -> None:
+    def _work_on(self, job: Job, work: Callable[[Job], Any], output: Output) -> None:
         over = threading.Event()
+        output.tell = lambda said: self._ask("POST", "output", {"run_id": job.run_id, **said}, TIMEOUT_S)
         threading.Thread(target=self._beat, args=(job, over), daemon=True).start()
-        output = Output(lambda said: self._ask("POST", "output", {"run_id": job.run_id, **said}, TIMEOUT_S))
         try:
             end: dict[str, Any] = {"result": work(job)}
             json.dumps(end)
@@ -190,6 +198,7 @@ class Worker:
 
     def _beat(self, job: Job, over: threading.Event) -> None:
         """Say that it is at work, obey the answer, and end everything when there was none for too long."""
+        over.wait(HEAD_START_S)
         while not over.is_set():
             job.news.clear()
             left_s = self._silence_s - (_now() - self._answered_at)

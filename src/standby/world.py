@@ -15,7 +15,7 @@ from standby.core.model import Trigger
 from standby.drivers.contract import Driver
 from standby.estimates import Estimates
 from standby.seal import Seal
-from standby.store.contract import Store
+from standby.store.contract import Store, Work
 
 T = TypeVar("T")
 
@@ -145,6 +145,23 @@ class Shared:
             del self._asked[key]
 
 
+class Arrivals:
+    """Orders on their way into the store, offered to the leaders in this process."""
+
+    def __init__(self) -> None:
+        self._leaders: list[Callable[[Work], bool]] = []
+
+    def join(self, take: Callable[[Work], bool]) -> Callable[[], None]:
+        """From now on, offer them to this leader; returns what ends that."""
+        self._leaders.append(take)
+        return lambda: self._leaders.remove(take)
+
+    def offer(self, work: Work) -> bool:
+        """Whether somebody claims it, right behind the change that takes it in: to be saved without waiting for
+        anything before. Saved later or not at all, it is only claimed later or not at all."""
+        return any(take(work) for take in self._leaders)
+
+
 @dataclass(frozen=True, kw_only=True)
 class World:
     """Passed to every step and every request; holds nothing that a restart would miss."""
@@ -159,6 +176,7 @@ class World:
     ids: Ids = field(default_factory=Ids)
     shared: Shared = field(default_factory=Shared)
     estimates: Estimates = field(default_factory=Estimates)
+    arrivals: Arrivals = field(default_factory=Arrivals)
     chance: Callable[[], float] = random.random
 
     def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None) -> Cause:

@@ -142,3 +142,49 @@ async def test_a_handover_that_is_larger_than_a_batch_is_saved_whole(store: Stor
 
     assert {verdict.answer for verdict in verdicts} == {Answer.SAVED}
     assert len({verdict.seq for verdict in verdicts}) == 2 * size
+
+
+@pytest.mark.parametrize("boot", [None, "nonce-one"])
+async def test_an_order_is_taken_in_and_claimed_by_one_commit(store: Store, boot: str | None) -> None:
+    house = House(store)
+    slots, _ = await house.open(2, 0)
+    orders = [make.order(project="default", pool="default") for _ in slots]
+    submits = [make.submit(order) for order in orders]
+    claims = [house.claim(order, replace(slot, boot=boot)) for order, slot in zip(orders, slots, strict=True)]
+
+    verdicts = await store.save([submits[0], claims[0], submits[1], claims[1]])
+
+    assert (_answers(verdicts), house.commits) == ([Answer.SAVED] * 4, 1)
+    seqs = [verdict.seq or 0 for verdict in verdicts]
+    assert seqs[0] < seqs[1] and seqs[2] < seqs[3]
+    works = [await store.order(order.id) for order in orders]
+    assert [work.order.slot for work in works if work is not None] == [slot.name for slot in slots]
+    assert fold(await store.events(0, 1_000)).orders == {
+        work.order.id: work.order for work in works if work is not None
+    }
+
+
+async def test_an_order_that_is_not_taken_in_is_not_claimed(store: Store) -> None:
+    house = House(store)
+    (slot,), _ = await house.open(1, 0)
+    first = make.order(project="default", pool="default", dedupe_live="default\nk")
+    await store.save([make.submit(first)])
+    second = make.order(project="default", pool="default", dedupe_live="default\nk")
+
+    verdicts = await store.save([make.submit(second), house.claim(second, slot)])
+
+    assert _answers(verdicts) == [Answer.DUPLICATE, Answer.CONFLICT]
+    assert await store.holders() == {}
+
+
+async def test_a_claim_that_is_refused_leaves_its_order_waiting(store: Store) -> None:
+    house = House(store)
+    (slot,), (other,) = await house.open(1, 1)
+    await store.save([house.claim(other, slot)])
+    order = make.order(project="default", pool="default")
+
+    verdicts = await store.save([make.submit(order), house.claim(order, slot)])
+
+    assert _answers(verdicts) == [Answer.SAVED, Answer.CONFLICT]
+    work = await store.order(order.id)
+    assert work is not None and work.order.state is OrderState.PENDING

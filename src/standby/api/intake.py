@@ -18,7 +18,7 @@ from standby.api.waits import Expected, expected_at_submit
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle, warm
 from standby.core.draft import draft
-from standby.core.estimate import Wait
+from standby.core.estimate import Confidence, Wait
 from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.starts import has_seats
@@ -39,6 +39,9 @@ class Standing(Struct, frozen=True):
 
     position: int | None
     wait: Expected
+
+
+AT_ONCE: Final = Standing(1, Wait(0, 0, 0, Confidence.GOOD))
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -220,7 +223,11 @@ class Intake:
     async def _save(
         self, wishes: Sequence[Wish], changes: Sequence[Change], together: bool
     ) -> tuple[Sequence[Change], Sequence[Standing], Sequence[Verdict]]:
-        """Save them. A kept answer is saved with its order; the place of any other is counted meanwhile."""
+        """Save them. A kept answer is saved with its order; the place of any other is counted meanwhile. One that comes
+        alone and need not wait is claimed by the same commit."""
+        if len(changes) == 1 and self._starts_at_once(changes[0]):
+            changes = [_with_answer(changes[0], wishes[0], AT_ONCE)]
+            return changes, [AT_ONCE], await self._world.store.save(changes)
         counting = asyncio.ensure_future(self._places(changes))
         try:
             if any(wish.key is not None for wish in wishes):
@@ -248,6 +255,13 @@ class Intake:
         order = draft(order_id, cause.at, wish.project, wish.pool.name, wish.memory_mb, spec)
         change = lifecycle.submit(cause, order, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
         return replace(change, note={**change.note, "said": wish.said}) if wish.said else change
+
+    def _starts_at_once(self, change: Change) -> bool:
+        """Whether a leader claims it right behind the change; never one that others may keep from being saved."""
+        order, spec = change.order, change.spec
+        if order is None or spec is None or order.rank is None or order.dedupe_live is not None:
+            return False
+        return self._world.arrivals.offer(Work(order, spec))
 
     async def _places(self, changes: Sequence[Change]) -> Sequence[Standing]:
         """Where each order will stand."""

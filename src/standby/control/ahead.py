@@ -66,6 +66,11 @@ class Ahead:
         """Read everything anew; a reading under way is not kept either."""
         self._pages = {}
 
+    def nobody(self, pool: str) -> bool:
+        """Whether it is known that nobody waits in the pool."""
+        page = self._pages.get(pool)
+        return page is not None and not page.ends and not any(page.lanes.values())
+
     def reads(self, pool: str, most: int, start: Start) -> bool:
         """Whether the store has to be asked for the next orders of the pool."""
         page = self._pages.get(pool)

@@ -65,7 +65,8 @@ class Book:
         if self._mirror is None:
             return True
         pools = self._mirror.pools
-        added = [work for work in heard.added if work.order.pool in pools]
+        opened = self._mirror.opened  # those that were claimed as they came
+        added = [work for work in heard.added if work.order.pool in pools and work.order.id not in opened]
         if not pools.keys().isdisjoint(heard.pools):
             self.reload = True
             self.ahead.forget()
@@ -97,6 +98,13 @@ class Book:
                 self._own_seqs.clear()
                 self.ahead.forget()
         return self.mirror
+
+    @property
+    def current(self) -> Mirror | None:
+        """The rows, if what is decided on them now is as good as what a step decides."""
+        mirror = self._mirror
+        ready = mirror is not None and mirror.fresh and not self.reload and len(self._under_way) < UNDER_WAY
+        return mirror if ready else None
 
     async def ask_who_waits(self) -> None:
         """Note whether anybody waits for a time."""

@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from standby.control.apply import apply_config
-from standby.control.host import HostStep, another_platform
+from standby.control.host import HostStep
 from standby.control.housekeeping import Housekeeping
 from standby.control.lease import Deposed, Hold
 from standby.control.logs import LogStep
+from standby.control.looks import another_platform
 from standby.control.schedules import REST_S, ScheduleStep
 from standby.core import places
 from standby.core.errors import Unreachable
@@ -169,6 +170,7 @@ class Controller:
             self._wakes.add(wake)
             stack.callback(self._wakes.discard, wake)
             stack.callback(self._world.store.listen(step.hint))
+            stack.callback(self._world.arrivals.join(step.take_in))
             if isinstance(driver, Watch) and self._world.config.hints:
                 stack.push_async_callback(_ended, asyncio.create_task(_watch(driver, step.stirred)))
             if isinstance(driver, Logs):

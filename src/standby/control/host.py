@@ -11,7 +11,7 @@ from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.gate import StartGate, grant_note
 from standby.control.gauging import Gauging
 from standby.control.lease import Deposed, Hold
-from standby.control.looks import NEWS, NUL, best
+from standby.control.looks import NEWS, NUL, another_platform, best
 from standby.control.mirror import Mirror
 from standby.control.tending import Tending
 from standby.control.times import Times
@@ -19,9 +19,9 @@ from standby.control.workers import Workers
 from standby.core import admit, judge, lifecycle, places, slots, warm, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, Host, OrderState, Slot, SlotState, Spec, Trigger, order_of, run_id
+from standby.core.model import Change, EventKind, OrderState, Slot, SlotState, Spec, Trigger, order_of, run_id
 from standby.core.sighting import Sighting
-from standby.drivers.contract import Driver, Making, OpenRun, Watch
+from standby.drivers.contract import Driver, Making, Watch
 from standby.seal import SealBroken
 from standby.store.contract import Heard, Work
 from standby.world import World
@@ -58,6 +58,7 @@ class HostStep:
         self._polled_at = self._looked_at = float("-inf")
         self._stirred = True
         self._stale_steps = 0
+        self._stepping = False
 
     def hint(self, heard: Heard) -> None:
         """Something was committed by somebody."""
@@ -105,6 +106,13 @@ class HostStep:
 
     async def step(self) -> float:
         """Look, judge, admit, size, act. Returns how many seconds it can wait for the next one."""
+        self._stepping = True
+        try:
+            return await self._step()
+        finally:
+            self._stepping = False
+
+    async def _step(self) -> float:
         if not self._hold.outlives(0):
             # nobody led since its end: it has to be taken anew, so that this time does not count for those who wait
             self._hold.give_up()
@@ -180,22 +188,11 @@ class HostStep:
         """Ask the platform; null when it could not be asked, or is not the one this host is known to be."""
         self._stirred = False
         self._looked_at = self._world.clock.monotonic()
-        runs = [
-            OpenRun(
-                run_id=ident,
-                slot=run.slot.name,
-                incarnation=run.order.incarnation or "",
-                payload=run.spec.payload,
-            )
-            for ident, run in mirror.open_runs()
-            # of a claim that is being saved there is nothing to see yet
-            if run.order.state is not OrderState.PREPARING or run.order.id not in self._book.unsaved
-        ]
         try:
             identity = await self._driver.identity()
             if mirror.host.identity not in (None, identity):
                 raise Unreachable(another_platform(mirror.host, identity))
-            seen = await self._driver.observe(runs)
+            seen = await self._driver.observe(mirror.to_look_at(self._book.unsaved))
         except Unreachable as error:
             self._tending.reached(reached=False)
             await self._away(mirror, str(error).replace(NUL, ""))
@@ -311,6 +308,23 @@ class HostStep:
             self._book.post(self._start_claimed)  # nobody waits for slots that are made for others
             await self._tending.size(mirror, plan)
 
+    def take_in(self, work: Work) -> bool:
+        """Claim an order that is about to be saved, by the commit that takes it in. Returns whether that is tried: it
+        could start now, nobody else waits for what is free, and no step is under way that gives the same away."""
+        mirror, order = self._book.current, work.order
+        if mirror is None or self._stepping or order.pool not in mirror.pools or order.concurrency_key is not None:
+            return False
+        if mirror.host.unreachable_since is not None or not self._hold.outlives(self._world.config.command_window_ms):
+            return False
+        room = self._tending.room(mirror)
+        if any(admit.takes(room, pool) and not self._book.ahead.nobody(name) for name, pool in mirror.pools.items()):
+            return False
+        plan = admit.admit(room, [order])
+        if plan.admissions:
+            self._claim(mirror, plan, {order.id: work.spec})
+            self._book.post(self._start_claimed)
+        return bool(plan.admissions)
+
     def _claim(self, mirror: Mirror, plan: admit.Plan, specs: Mapping[str, Spec]) -> None:
         window_ms = self._world.config.command_window_ms
         if not plan.admissions or not self._hold.outlives(window_ms):
@@ -370,18 +384,11 @@ class HostStep:
                 self._book.awaited = True
             elif slot.state is SlotState.REMOVING:
                 self._hands.remove(slot)
-            elif self._may_make(mirror, slot) and not self._workers.waits(slot):
+            elif warm.may_make(mirror.pools[slot.pool], slot, self._driver.seats) and not self._workers.waits(slot):
                 limit_ms = mirror.pools[slot.pool].settings.start_timeout_ms
                 self._hands.make(slot, self._making(mirror, slot), limit_ms)
         self._tending.caption(mirror)
         self._hands.tidy(mirror.opened)
-
-    def _may_make(self, mirror: Mirror, slot: Slot) -> bool:
-        """A used place is made anew when it gets a permit, a seat at once; none of another template than its pool's."""
-        pool, seats = mirror.pools[slot.pool], self._driver.seats
-        if slot.state is SlotState.CLEANING and not warm.is_seat(pool, seats):
-            return False
-        return slot.template == warm.made_of(pool, seats)
 
     def _making(self, mirror: Mirror, slot: Slot) -> Making:
         """What the slot's place is made from."""
@@ -389,11 +396,3 @@ class HostStep:
 
     def _cause(self, trigger: Trigger) -> Cause:
         return self._world.cause(trigger, self._actor, self._hold.key)
-
-
-def another_platform(host: Host, identity: str) -> str:
-    """What to do about a platform that is not the one this host is known to be."""
-    return (
-        f"host {host.name} is known as {host.identity}, but {identity} answers: give this machine's host a name of its "
-        f"own, or say `standby hosts declare-dead {host.name}` if nothing of the other one can be alive"
-    )

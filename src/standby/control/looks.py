@@ -5,6 +5,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from standby.core.model import Host
 from standby.core.sighting import Seen, Sighting
 
 NUL: Final = "\0"
@@ -30,3 +31,11 @@ def _plain(sighting: Sighting) -> Sighting:
         return sighting
     ending = sighting.exit and replace(sighting.exit, start_error=error and error.replace(NUL, ""))
     return replace(sighting, handle=sighting.handle and sighting.handle.replace(NUL, ""), exit=ending)
+
+
+def another_platform(host: Host, identity: str) -> str:
+    """What to do about a platform that is not the one this host is known to be."""
+    return (
+        f"host {host.name} is known as {host.identity}, but {identity} answers: give this machine's host a name of its "
+        f"own, or say `standby hosts declare-dead {host.name}` if nothing of the other one can be alive"
+    )

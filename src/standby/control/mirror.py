@@ -1,6 +1,6 @@
 """A leader's picture of its host's hot rows: a cache, thrown away by any conflict and read again when others wrote."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,7 +12,8 @@ from standby.core import pressure, warm
 from standby.core.admit import Room
 from standby.core.judge import Open
 from standby.core.lanes import Turns
-from standby.core.model import OPEN, Change, Host, Mode, Order, Pool, Project, Slot, Spec, order_of, run_id
+from standby.core.model import OPEN, Change, Host, Mode, Order, OrderState, Pool, Project, Slot, Spec, order_of, run_id
+from standby.drivers.contract import OpenRun
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
@@ -148,6 +149,14 @@ class Mirror:
         for work in works:
             if work is not None and (slot := self.slots.get(work.order.slot or "")) is not None:
                 yield run_id(work.order), Open(work.order, work.spec, slot)
+
+    def to_look_at(self, unsaved: Container[str]) -> list[OpenRun]:
+        """What a platform is asked about: of a claim that is being saved there is nothing to see yet."""
+        return [
+            OpenRun(run_id=ident, slot=run.slot.name, incarnation=run.order.incarnation or "", payload=run.spec.payload)
+            for ident, run in self.open_runs()
+            if run.order.state is not OrderState.PREPARING or run.order.id not in unsaved
+        ]
 
     def apply(self, change: Change) -> None:
         """Lay a saved change over the rows."""

@@ -1,6 +1,6 @@
 """What the slots of a pool are, as far as decisions depend on it: seats, places that are made, places that live."""
 
-from standby.core.model import Pool, Reset, Warmth
+from standby.core.model import Pool, Reset, Slot, SlotState, Warmth
 from standby.core.places import fingerprint
 
 
@@ -24,3 +24,11 @@ def stays(pool: Pool, seats: bool) -> bool:
 def made_of(pool: Pool, seats: bool) -> str:
     """What its slots must be made of to be claimed (`slot.template`); a seat is made of nothing."""
     return "" if is_seat(pool, seats) else fingerprint(pool.settings)
+
+
+def may_make(pool: Pool, slot: Slot, seats: bool) -> bool:
+    """Whether its place may be made now: a used one when it gets a permit, a seat at once; none of another template
+    than its pool's."""
+    if slot.state is SlotState.CLEANING and not is_seat(pool, seats):
+        return False
+    return slot.template == made_of(pool, seats)

@@ -15,6 +15,7 @@ import structlog
 from standby.core.model import Change
 from standby.store.contract import Answer, Heard, StoreDown, Verdict
 from standby.store.entry import Entry, entry
+from standby.store.hot import Hot
 
 MOST_CHANGES = 500
 MOST_BYTES = 4_000_000
@@ -65,8 +66,8 @@ Waiting = tuple[Entry, Call, int]
 
 
 def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
-    """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place. Only the
-    claim of a slot may follow the end that lets it go: claims are written after everything else."""
+    """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place. Only a
+    claim may follow the end that lets its slot go, and the submit of its order: claims are written after both."""
     if waiting and waiting[0][1].together:
         return [waiting.popleft() for _ in range(waiting[0][1].left)]
     batch: list[Waiting] = []
@@ -74,6 +75,7 @@ def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
     size = 0
     taken: set[str] = set()
     let_go: set[str | None] = set()
+    submitted: set[str | None] = set()
     while waiting and len(batch) < MOST_CHANGES and len(later) < MOST_CHANGES and size < MOST_BYTES:
         if waiting[0][1].together:
             break
@@ -81,11 +83,15 @@ def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
         entry = one[0]
         if entry.claims is not None and entry.claims in let_go:
             taken.discard(entry.claims)
+        if submitted and (order := entry.claimed) in submitted:
+            taken.discard(order or "")
         if taken.isdisjoint(entry.writes) and taken.isdisjoint(entry.relies_on):
             batch.append(one)
             size += entry.size
             let_go.discard(entry.claims)
             let_go.add(entry.lets_go)
+            if entry.hot is Hot.SUBMIT:
+                submitted.add(entry.writes[0])
         else:
             later.append(one)
             let_go.difference_update(entry.writes)

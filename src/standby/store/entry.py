@@ -70,6 +70,11 @@ class Entry(Struct, frozen=True):
         return Work(self.order, self.change.spec) if new else None  # type: ignore[arg-type]
 
     @property
+    def claimed(self) -> str | None:
+        """The key of the order for which it is a claim."""
+        return self.writes[0] if self.change.kind is EventKind.ORDER_CLAIMED else None
+
+    @property
     def handed(self) -> str | None:
         """The slot whose worker has got a run with it."""
         claimed = self.change.kind is EventKind.ORDER_CLAIMED and self.order is not None and self.order.boot is not None
