@@ -7,7 +7,7 @@ import random
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from standby.config import Config
 from standby.core.lifecycle import Cause
@@ -126,6 +126,8 @@ class Shared:
         if asked is None:
             asked = self._asked[key] = asyncio.ensure_future(question())
             asked.add_done_callback(lambda done: self._answered(key, done, keep_s))
+        elif asked.done() and not asked.cancelled():
+            return cast(T, asked.result())
         found: T = await asyncio.shield(asked)  # one asker who goes away must not take the answer from the others
         return found
 

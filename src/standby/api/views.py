@@ -6,6 +6,7 @@ The views are the answers' schema too: what is declared here is what is sent.
 import hashlib
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
@@ -213,7 +214,13 @@ def tagged(request: Request, view: Any) -> Response:
 
 def time(ms: int) -> Time:
     """2030-01-31T12:00:00.000Z"""
-    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+    second, rest = divmod(ms, 1000)
+    return f"{_second(second)}.{rest:03}Z"
+
+
+@lru_cache(1024)
+def _second(since_epoch: int) -> str:
+    return (_EPOCH + timedelta(seconds=since_epoch)).isoformat().removesuffix("+00:00")
 
 
 def shown_time(ms: int | None) -> Time | None:
@@ -329,6 +336,7 @@ def gate_view(gate: Gate | None) -> GateView | None:
     )
 
 
+@lru_cache(1024)
 def retry_view(retry: Retry) -> RetryView:
     return RetryView(
         retries=retry.retries,

@@ -101,9 +101,9 @@ class SubmitBody(Body):
     pool: ShortText = "default"
     command: Annotated[list[Text], Field(min_length=1, max_length=4_096)] | None = None
     script: Annotated[str, Field(min_length=1), AfterValidator(_no_nul)] | None = None
-    env: Annotated[dict[EnvName, Text], Field(max_length=1_000)] = {}
+    env: Annotated[dict[EnvName, Text], Field(max_length=1_000)] = Field(default_factory=dict)
     payload: Json = None
-    labels: Annotated[dict[LabelName, LabelValue], Field(max_length=64)] = {}
+    labels: Annotated[dict[LabelName, LabelValue], Field(max_length=64)] = Field(default_factory=dict)
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 100
     queue_timeout_s: Seconds | None = None
     start_timeout_s: Seconds = 0
