@@ -6,12 +6,17 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from standby.store.contract import Store
 from standby.store.sqlite import SqliteStore, clock_ms
 from tests import engine
 from tests.launched import end_launched
 from tests.postgres import DIRECTORY, fresh_database
+
+# how long an example takes says something about the machine only
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -309,7 +309,7 @@ _values = st.recursive(
 
 
 @given(keys=st.dictionaries(_keys, _values, max_size=4))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_is_written_is_used_or_refused_in_words(keys: dict[str, Any]) -> None:
     try:
         made: Config | ConfigError = Config.of(**keys)
@@ -362,7 +362,7 @@ _texts = st.sampled_from(
 
 
 @given(edits=_edits, env=st.dictionaries(_variables, _texts, max_size=3))
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_spoilt_file_and_any_environment_are_used_or_refused_in_words(
     tmp_path: Path, edits: list[tuple[int, int, str]], env: dict[str, str]
 ) -> None:
@@ -379,7 +379,7 @@ def test_a_spoilt_file_and_any_environment_are_used_or_refused_in_words(
 
 
 @given(text=st.text(max_size=60) | st.binary(max_size=60))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_file_is_used_or_refused_in_words(tmp_path: Path, text: str | bytes) -> None:
     file = tmp_path / "standby.toml"
     file.write_bytes(text.encode(errors="surrogatepass") if isinstance(text, str) else text)

@@ -103,7 +103,7 @@ def test_a_value_of_any_kind_is_used_or_refused_for_every_key(tmp_path: Path, va
     text=st.text(st.characters(exclude_characters="\0", exclude_categories=[]), max_size=30)
     | st.sampled_from([value.strip('"') for value in VALUES]),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_variable_of_any_text_is_used_or_refused_for_every_key(key: str, text: str) -> None:
     said = _used_or_refused(Path("/dev/null"), {twin(key.split(".")): text})
     assert said is None or twin(key.split(".")) in said
@@ -112,7 +112,7 @@ def test_a_variable_of_any_text_is_used_or_refused_for_every_key(key: str, text:
 @given(
     key=st.sampled_from(sorted(keys_of(Config))), value=st.one_of(st.text(), st.integers(), st.floats(), st.binary())
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_flag_of_any_value_is_used_or_refused_by_its_name(key: str, value: Any) -> None:
     said = _used_or_refused(Path("/dev/null"), {}, {key: value})
     assert said is None or f"--{key.replace('_', '-')}" in said

@@ -47,7 +47,7 @@ def map_path_parameters(context: HookContext, path_parameters: dict[str, Any] | 
 
 
 @schema.parametrize()
-@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 def test_every_answer_is_as_the_description_says(case: Case[Any]) -> None:
     answer = case.call()
     # Each order of a bulk is judged for itself: what is wrong with one is said in its verdict.

@@ -55,7 +55,7 @@ class Writer:
 @given(
     first=st.integers(1, 12), limit=st.integers(1, 4), query=st.sampled_from(LISTS), acts=st.lists(_acts, max_size=8)
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_pages_show_each_order_that_was_there_all_the_time_exactly_once(
     first: int, limit: int, query: str, acts: list[list[Act]]
 ) -> None:
@@ -81,7 +81,7 @@ def test_pages_show_each_order_that_was_there_all_the_time_exactly_once(
 
 
 @given(acts=_acts, path=st.sampled_from(["/work-orders", "/pools", "/pools/default", "/slots", "/hosts"]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_tag_is_good_for_as_long_as_the_answer_is_the_same(acts: list[Act], path: str) -> None:
     async def play() -> None:
         with tempfile.TemporaryDirectory() as directory:

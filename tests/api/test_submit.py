@@ -143,9 +143,7 @@ _json = st.recursive(
 )
 
 
-@settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(payload=_json, ascii_only=st.booleans(), indent=st.sampled_from([None, 2]))
 async def test_a_payload_comes_back_as_the_very_text_that_was_sent(
     home: House, payload: Any, ascii_only: bool, indent: int | None

@@ -69,7 +69,7 @@ expressions = some.tuples(
 ).map(" ".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(some.sampled_from(sorted(ZONES)), some.integers(0, 1), some.integers(-2_000, 200), expressions)
 def test_the_next_tick_is_the_one_that_looking_at_every_minute_finds(
     name: str, which: int, minutes: int, text: str
