@@ -108,6 +108,13 @@ class RunningEngine:
             for left in (self.home / "pid", self.home / "exec" / "containerd" / "containerd.pid"):
                 left.unlink(missing_ok=True)
 
+    def killed_while_it_removed(self, container: str) -> None:
+        """Write down, after a kill, what it writes down before it begins to remove a container."""
+        path = self.data / "containers" / container / "config.v2.json"
+        about = json.loads(path.read_text())
+        about["State"]["RemovalInProgress"] = True
+        path.write_text(json.dumps(about))
+
     def client(self) -> httpx2.Client:
         """A client that is not the one under test."""
         transport = httpx2.HTTPTransport(uds=str(self.socket))

@@ -160,6 +160,28 @@ def test_a_house_without_its_engine_says_so_and_goes_on_when_it_is_back(engine: 
         boxes.close()
 
 
+def test_what_an_engine_was_removing_when_it_died_holds_up_no_output_and_no_drain(
+    engine: RunningEngine, tmp_path: Path
+) -> None:
+    boxes = Boxes(tmp_path / "h", engine, "created")
+    try:
+        boxes.house.start()
+        order = boxes.submit("sleep", "1000", retry={"retries": 0})
+        boxes.house.in_state(order, "running")
+        (container,) = [each["Id"] for each in boxes.containers() if each["State"] == "running"]
+        engine.kill()
+        engine.killed_while_it_removed(container)
+        engine.start()
+        assert boxes.house.ended(order)["reason"] == "lost"
+        assert boxes.house.log_lines(order) == []
+        after = boxes.submit("echo", "after")
+        assert boxes.house.ended(after)["state"] == "completed"
+        assert boxes.house.log_lines(after) == ["after"]
+        boxes.drain()
+    finally:
+        boxes.close()
+
+
 def unreachable(boxes: Boxes) -> str | None:
     try:
         since: str | None = boxes.house.get("/hosts/engine")["unreachable_since"]

@@ -304,7 +304,7 @@ class DockerDriver:
 
     async def _sight_over(self, place: Container) -> Sight:
         about = await self._engine.get(f"/containers/{place.id}/json")
-        if about is None:
+        if about is None or about["State"]["StartedAt"] == NEVER:  # or somebody began to remove it before it began
             return Seen.ABSENT, None, None
         state = about["State"]
         if state["Status"] not in OVER:

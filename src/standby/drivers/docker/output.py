@@ -21,6 +21,8 @@ OVERLAP_S: Final = 1
 """The engine writes two streams side by side: a line may stand after one of the other stream that is a bit younger."""
 SETTLE_S: Final = 2.0
 """So long after its end the last words of a killed exec may still be on their way into the container's log."""
+BEING_REMOVED: Final = 409
+"""What is answered of a container that is being removed, or was when the engine died: nobody can read its output."""
 STREAMS: Final = {1: "stdout", 2: "stderr"}
 HEADER: Final = 8
 
@@ -193,6 +195,8 @@ class Output:
                     if size >= READ_MAX:
                         return LogPiece(run_id=run_id, lines=lines, cursor=reader.cursor, closed=False)
         except EngineRefused as refusal:
+            if refusal.status == BEING_REMOVED:
+                return LogPiece(run_id=run_id, lines=(), cursor=cursor, closed=True)
             raise Unreachable(f"the output of {run_id} cannot be read: {refusal}") from refusal
         closed = not place.shared or reader.ended or self._settled(run_id)
         if closed:

@@ -1,0 +1,84 @@
+"""Containers that an engine began to remove when it died: they are still there, and can only be removed again."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+from anyio.to_thread import run_sync
+
+from standby.core.errors import Unreachable
+from standby.core.model import Slot, Spec, Warmth
+from standby.drivers.contract import Seen
+from tests.engine import RunningEngine, own_engine
+
+from .docker_rig import DockerRig, output
+from .rigs import look, place, start_of, wait_for
+
+pytestmark = [pytest.mark.anyio, pytest.mark.docker]
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningEngine]:
+    """One to kill."""
+    with own_engine(tmp_path_factory.mktemp("e")) as made:
+        yield made
+
+
+@pytest.fixture(params=list(Warmth))
+async def tier(request: pytest.FixtureRequest, engine: RunningEngine) -> AsyncIterator[DockerRig]:
+    made = DockerRig(engine, request.param)
+    yield made
+    await made.end()
+
+
+@pytest.fixture
+async def created(engine: RunningEngine) -> AsyncIterator[DockerRig]:
+    made = DockerRig(engine, Warmth.CREATED)
+    yield made
+    await made.end()
+
+
+async def kill(rig: DockerRig) -> None:
+    """Kill the engine while it removes what is there, and start it again."""
+    found = [str(each["Id"]) for each in rig.containers()]
+    await run_sync(rig.engine.kill)
+    with pytest.raises(Unreachable):
+        await rig.driver.observe([])
+    for each in found:
+        rig.engine.killed_while_it_removed(each)
+    await run_sync(rig.engine.start)
+    assert {each["State"] for each in rig.containers()} == {"dead"}
+
+
+async def ended(rig: DockerRig, order: str, spec: Spec) -> Slot:
+    """The place of an order that ran there to its end."""
+    slot = await place(rig.driver, f"seat-{order}")
+    await rig.driver.start(slot, start_of(slot, order, spec))
+    await wait_for(rig, rig.driver, slot, f"{order}-1")
+    return slot
+
+
+async def test_its_output_is_over_and_that_of_others_is_read(tier: DockerRig) -> None:
+    await ended(tier, "o", tier.printing("gone with it"))
+    await kill(tier)
+    await ended(tier, "p", tier.printing("kept"))
+    assert set(await tier.driver.unstored()) == {"o-1", "p-1"}
+    assert await output(tier, "o-1") == []
+    assert await output(tier, "p-1") == ["kept"]
+    await tier.driver.forget(["o-1"])
+    assert await tier.driver.unstored() == ["p-1"]
+    assert len(tier.containers()) == 1
+
+
+async def test_its_slot_can_be_given_up(tier: DockerRig) -> None:
+    slot = await ended(tier, "o", tier.ending(0))
+    await kill(tier)
+    next_server = tier.another_driver()
+    await next_server.remove(slot)
+    await next_server.forget(["o-1"])
+    assert tier.containers() == []
+
+
+async def test_a_run_that_had_not_begun_there_did_not_end_well(created: DockerRig) -> None:
+    slot = await place(created.driver)
+    await kill(created)
+    assert (await look(created.driver, slot, "o-1")).seen is Seen.ABSENT
