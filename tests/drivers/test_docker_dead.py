@@ -1,4 +1,4 @@
-"""Containers that an engine began to remove when it died: they are still there, and can only be removed again."""
+"""Containers whose removal came to no end: they are still there, and can only be removed again."""
 
 from collections.abc import AsyncIterator, Iterator
 
@@ -8,9 +8,10 @@ from anyio.to_thread import run_sync
 from standby.core.errors import Unreachable
 from standby.core.model import Slot, Spec, Warmth
 from standby.drivers.contract import Seen
+from standby.drivers.docker.engine import EngineRefused, Params
 from tests.engine import RunningEngine, own_engine
 
-from .docker_rig import DockerRig, output
+from .docker_rig import DockerRig, output, run
 from .rigs import look, place, start_of, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
@@ -75,6 +76,46 @@ async def test_its_slot_can_be_given_up(tier: DockerRig) -> None:
     next_server = tier.another_driver()
     await next_server.remove(slot)
     await next_server.forget(["o-1"])
+    assert tier.containers() == []
+
+
+async def test_what_cannot_be_read_of_it_leaves_nothing_unknown(
+    tier: DockerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = await place(tier.driver)
+    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
+    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    await kill(tier)
+    next_server = tier.another_driver()
+    call = next_server._engine.call
+
+    async def torn(method: str, path: str, params: Params | None = None, body: object = None) -> bytes:
+        if path.endswith("/archive"):
+            raise EngineRefused(500, "RWLayer of container is unexpectedly nil")
+        return await call(method, path, params, body)
+
+    monkeypatch.setattr(next_server._engine, "call", torn)
+    seen = await look(next_server, slot, "o-1")
+    assert seen.seen is Seen.ABSENT or (seen.exit is not None and seen.exit.lost)
+    await next_server.remove(slot)
+    await next_server.forget(await next_server.unstored())
+    assert tier.containers() == []
+
+
+async def test_one_that_could_not_be_removed_when_its_run_was_forgotten_is_removed_the_next_time(
+    tier: DockerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot, _ = await run(tier, tier.printing("kept"))
+    await tier.driver.remove(slot)
+
+    async def away(_: str) -> None:
+        raise Unreachable("the engine is away")
+
+    with monkeypatch.context() as patched, pytest.raises(Unreachable):
+        patched.setattr(tier.driver._containers, "delete", away)
+        await tier.driver.forget(["o-1"])
+    assert await tier.driver.unstored() == ["o-1"]
+    await tier.driver.forget(["o-1"])
     assert tier.containers() == []
 
 

@@ -316,6 +316,8 @@ class DockerDriver:
         try:
             record = (await records(self._engine, place.id)).get(wrap.ONLY_RUN)
         except EngineRefused as refusal:
+            if state["Dead"]:
+                return Seen.STOPPED, place.id, Exit(lost=True)
             raise Unreachable(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
         if record is None:
             why = state["Error"] or f"it could not begin in its container: exit code {state['ExitCode']}"

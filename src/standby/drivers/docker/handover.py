@@ -12,7 +12,7 @@ from standby.drivers.contract import CommandRefused, Exit, Seen, Start
 from standby.drivers.docker import wrap
 from standby.drivers.docker.ending import FORGOTTEN, Record, by_code, forgotten, not_begun, records
 from standby.drivers.docker.engine import Engine, EngineRefused
-from standby.drivers.docker.shape import ALIVE, Container, env_of
+from standby.drivers.docker.shape import ALIVE, DEAD, Container, env_of
 
 Sight = tuple[Seen, str | None, Exit | None]
 TOOL_S: Final = 10.0
@@ -83,7 +83,7 @@ class Handover:
 
     async def forget(self, place: Container, run_id: str) -> bool:
         """Note that nobody will ask for it again. Returns whether its container has nothing left to keep."""
-        known = await self._runs(place)
+        known, others = await self._runs(place), set(await self.runs(place)) - {run_id}
         if place.state in ALIVE:
             try:
                 packed = forgotten(run_id)
@@ -91,9 +91,11 @@ class Handover:
             except EngineRefused as refusal:
                 if refusal.status != 404:  # else nothing was ever noted there: there is nothing to forget
                     raise Unreachable(f"run {run_id} cannot be forgotten: {refusal}") from refusal
+        elif not others:
+            return True  # it is forgotten once its container is gone
         known[run_id] = FORGOTTEN
         self._ended.pop(run_id, None)
-        return place.state not in ALIVE and set(known.values()) == {FORGOTTEN}
+        return False
 
     async def sight(self, place: Container, run_id: str) -> Sight:
         """What became of a run there; STOPPED when none of its processes is left."""
@@ -121,7 +123,7 @@ class Handover:
         code = None if about is None else int(about["ExitCode"])
         if code == 0:
             return Seen.STOPPED, exec_id, Exit(code=0)
-        record = (await self._records(place.id)).get(run_id)
+        record = (await self._records(place)).get(run_id)
         if record is None:
             if code is None:
                 return Seen.FRESH, None, None
@@ -133,13 +135,13 @@ class Handover:
                     return Seen.READY, None, None  # the engine knows nothing of it any more, or only of a second try
                 if await self._tool(place.id, run_id, "kill") != 0:
                     return Seen.UNKNOWN, exec_id, None
-                record = (await self._records(place.id)).get(run_id, record)  # it ended by itself after the first look
+                record = (await self._records(place)).get(run_id, record)  # it ended by itself after the first look
             except EngineRefused:  # nothing can be run there any more: only force will end what is left
                 return Seen.UNKNOWN, exec_id, None
         return Seen.STOPPED, exec_id, _ending(record)
 
     async def _sight_over(self, place: Container, run_id: str) -> Sight:
-        record = (await self._records(place.id)).get(run_id)
+        record = (await self._records(place)).get(run_id)
         if record is None:
             return Seen.ABSENT, None, None
         return Seen.STOPPED, None, _ending(record)
@@ -161,15 +163,17 @@ class Handover:
         if place.state in ALIVE:
             found |= await self._at_work(place.id)
         if place.state != "created":
-            noted = await self._records(place.id)
+            noted = await self._records(place)
             found = {run: FORGOTTEN if FORGOTTEN in files else None for run, files in noted.items()} | found
         self._known[place.id] = found | self._known.get(place.id, {})
 
-    async def _records(self, container: str) -> dict[str, Record]:
+    async def _records(self, place: Container) -> dict[str, Record]:
         try:
-            return await records(self._engine, container)
+            return await records(self._engine, place.id)
         except EngineRefused as refusal:
-            raise Unreachable(f"the runs of container {container} cannot be read: {refusal}") from refusal
+            if place.state == DEAD:
+                return {}
+            raise Unreachable(f"the runs of container {place.id} cannot be read: {refusal}") from refusal
 
     async def _find(self, container: str, run_id: str) -> str | None:
         """The exec of a run that another server handed over."""
