@@ -158,6 +158,16 @@ async def _answers(rig: DockerRig, slot: Slot, command: str) -> bool:
     return beside(rig, slot.incarnation, "/bin/sh", "-c", command) == 0
 
 
+async def test_a_force_that_comes_before_its_exec_began_lets_it_begin_no_more(running: DockerRig) -> None:
+    slot = await place(running.driver)
+    assert slot.incarnation is not None
+    assert await running.driver._handover._tool(slot.incarnation, "o-1", "kill") == 0
+    await running.driver.start(slot, start_of(slot, "o", running.lasting()))
+    sighting = await wait_for(running, running.driver, slot, "o-1")
+    assert sighting.exit is not None
+    assert (sighting.exit.signal, sighting.exit.place_failed) == (9, False)
+
+
 async def test_a_force_where_nothing_can_be_run_any_more_ends_the_container(running: DockerRig) -> None:
     crowded = Making(template=replace(running.making.template, pids_max=4), memory_mb=64)
     running.driver.usual = crowded
