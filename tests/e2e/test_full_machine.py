@@ -89,7 +89,9 @@ def test_eight_then_eighty_orders_of_a_gigabyte_stay_within_the_budget_and_all_e
         machine.limit(limit_mb)
         watch, ids = Watch(machine), []
         for count in (8, 80):
+            home.call("POST", "/pools/default/pause", {"reason": "until all are there"})
             ids += [home.submit(sys.executable, "-S", "-E", "-c", HONEST) for _ in range(count)]
+            home.call("POST", "/pools/default/resume", {})
             until(lambda: watch.look() and home.get("/pools/default")["orders"] == {}, f"{count} orders end", 120)
         assert {home.order(order_id)["state"] for order_id in ids} == {"completed"}
         declared_mb = most_declared_mb(home.events(), ORDER_MB)
