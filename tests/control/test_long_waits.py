@@ -13,7 +13,7 @@ from standby.control.controller import Controller
 from standby.control.host import HostStep
 from standby.control.lease import Deposed
 from standby.core import places
-from standby.core.errors import ConfigError
+from standby.core.errors import ConfigError, Unreachable
 from standby.core.model import Change, EventKind, Mode, OrderState, Reason, Retry, Slot, Trigger
 from standby.drivers.contract import Making
 from standby.store.contract import Answer, StoreDown, Verdict
@@ -64,6 +64,27 @@ async def test_orders_do_not_expire_when_a_leader_died_before_it_led() -> None:
     leader = await stage.leader()
     await stage.steps(leader, 8, each_ms=100)
     assert set(await stage.states(ids)) == {S.COMPLETED}
+
+
+async def test_the_time_in_which_a_look_waits_in_vain_for_its_answer_is_no_queue_time() -> None:
+    stage = Stage(pools={"default": {"slots_max": 1, "memory_mb": 1}})
+    leader = await stage.leader()
+    await stage.submit({"run_ms": None})
+    await stage.steps(leader, 3)
+    second = await stage.submit(queue_timeout_ms=3_000)
+    observe = stage.driver.observe
+
+    async def hangs(_: Any) -> Any:
+        stage.clock.ms += 5_000
+        raise Unreachable("no answer")
+
+    stage.driver.observe = hangs  # type: ignore[method-assign]
+    await stage.steps(leader, 1, each_ms=1_000)
+    stage.driver.observe = observe  # type: ignore[method-assign]
+    await stage.steps(leader, 1, each_ms=1_000)
+    assert (await stage.order(second)).state is S.PENDING
+    await stage.steps(leader, 3, each_ms=1_000)
+    assert (await stage.order(second)).reason is Reason.QUEUE_TIMEOUT
 
 
 async def test_a_block_that_could_not_be_saved_is_saved_with_the_next_look() -> None:

@@ -121,6 +121,7 @@ class House:
     def close(self) -> None:
         """End the server, the keeper and whatever is left of the work."""
         self._end(signal.SIGKILL)
+        print(self.tail())  # shown with a test that fails
         for pid, line in _processes():
             if "keeper" in line and str(self.state) in line:
                 os.kill(pid, signal.SIGKILL)

@@ -81,9 +81,10 @@ def test_nobody_times_out_in_the_queue_because_the_server_was_down(tmp_path: Pat
 def test_nobody_times_out_in_the_queue_because_the_host_cannot_be_reached(tmp_path: Path) -> None:
     with house(tmp_path / "house", toml="[pools.default]\nslots_max = 1\nmemory_mb = 10\n") as home:
         home.start()
-        first = home.submit("sleep", "0.5")
+        gate = tmp_path / "gate"
+        first = home.submit("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
         home.in_state(first, "running")
-        second = home.submit("true", queue_timeout_s=2)
+        second = home.submit("true", queue_timeout_s=3)
         keeper = home.keeper_pid()
         os.kill(keeper, signal.SIGSTOP)
         try:
@@ -93,6 +94,7 @@ def test_nobody_times_out_in_the_queue_because_the_host_cannot_be_reached(tmp_pa
             assert home.order(second)["state"] == "pending"
         finally:
             os.kill(keeper, signal.SIGCONT)
+        gate.touch()
         assert home.ended(first)["state"] == "completed"
         assert home.ended(second)["state"] == "completed"
 

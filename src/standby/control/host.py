@@ -187,7 +187,7 @@ class HostStep:
     async def _look(self, mirror: Mirror) -> Sequence[Sighting] | None:
         """Ask the platform; null when it could not be asked, or is not the one this host is known to be."""
         self._stirred = False
-        self._looked_at = self._world.clock.monotonic()
+        asked_at, self._looked_at = self._world.clock.now(), self._world.clock.monotonic()
         try:
             identity = await self._driver.identity()
             if mirror.host.identity not in (None, identity):
@@ -195,7 +195,7 @@ class HostStep:
             seen = await self._driver.observe(mirror.to_look_at(self._book.unsaved))
         except Unreachable as error:
             self._tending.reached(reached=False)
-            await self._away(mirror, str(error).replace(NUL, ""))
+            await self._away(mirror, str(error).replace(NUL, ""), asked_at)
             return None
         self._tending.reached(reached=True)
         if mirror.host.identity is None:
@@ -205,13 +205,14 @@ class HostStep:
             await self._book.save([places.host_reachable(self._cause(Trigger.LOOK), mirror.host)])
         return seen
 
-    async def _away(self, mirror: Mirror, error: str) -> None:
-        """Note since when nobody could look, and stop the clocks of the orders that wait for it."""
+    async def _away(self, mirror: Mirror, error: str, asked_at: int) -> None:
+        """Note since when nobody could look, and stop the clocks of the orders that wait for it: an answer may have been
+        waited for in vain for long."""
         host = mirror.host
         changes: list[Change] = []
         if host.unreachable_since is None or host.error != error:
             changes.append(places.host_unreachable(self._cause(Trigger.LOOK), host, error))
-        since = host.unreachable_since or self._world.clock.now()
+        since = host.unreachable_since or asked_at
         pools = [pool for pool in mirror.pools.values() if pool.blocked_since is None]
         changes += [places.block(self._cause(Trigger.LOOK), pool, since) for pool in pools]
         await self._book.save(changes)
