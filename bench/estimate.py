@@ -8,7 +8,7 @@ import heapq
 import random
 import statistics
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from math import erf, exp, log, sqrt
 from typing import Final
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bench.rounds import Figures, Target
 from bench.run import Run
-from standby.core import estimate
+from standby.core import crowd, estimate
 
 REMEMBERED: Final = 500
 """Runs that are remembered of a pool, as by the server."""
@@ -35,6 +35,16 @@ Draw = Callable[[random.Random, int], int]
 """The length of a run that takes longer than so much."""
 
 
+class Sender(Struct, frozen=True, kw_only=True):
+    """Who sends orders: one project."""
+
+    project: str = "one"
+    burst: int = 1
+    """So many come at once."""
+    load: float = 0.95
+    """Work that comes, for each slot."""
+
+
 class Workload(Struct, frozen=True, kw_only=True):
     """Orders for one pool."""
 
@@ -43,10 +53,11 @@ class Workload(Struct, frozen=True, kw_only=True):
     slots: int
     draw: Draw
     mean_ms: float
-    burst: int = 1
-    """So many come at once."""
-    load: float = 0.95
-    """Work that comes, for each slot."""
+    senders: Sequence[Sender] = (Sender(),)
+
+    def gap_ms(self, sender: Sender, chance: random.Random) -> int:
+        """Until it sends again."""
+        return round(chance.expovariate(self.slots * sender.load / self.mean_ms / sender.burst))
 
 
 class Told(Struct, frozen=True):
@@ -103,94 +114,178 @@ def _mean(median_ms: int, sigma: float) -> float:
 
 _MIXED: Final = either(log_normal(5_000, 0.4), log_normal(90_000, 0.4), 0.2)
 WORKLOADS: Final = (
-    Workload(name="constant", pool="one", slots=4, draw=constant(30_000), mean_ms=30_000, burst=5),
+    Workload(name="constant", pool="one", slots=4, draw=constant(30_000), mean_ms=30_000, senders=(Sender(burst=5),)),
     Workload(name="log-normal", pool="one", slots=8, draw=log_normal(30_000, 1.0), mean_ms=_mean(30_000, 1.0)),
     Workload(
-        name="bursts", pool="one", slots=4, draw=log_normal(20_000, 0.5), mean_ms=_mean(20_000, 0.5), burst=25, load=0.8
+        name="bursts",
+        pool="one",
+        slots=4,
+        draw=log_normal(20_000, 0.5),
+        mean_ms=_mean(20_000, 0.5),
+        senders=(Sender(burst=25, load=0.8),),
     ),
-    Workload(name="pools", pool="small", slots=1, draw=log_normal(60_000, 0.7), mean_ms=_mean(60_000, 0.7), load=0.9),
-    Workload(name="pools", pool="large", slots=30, draw=log_normal(40_000, 0.8), mean_ms=_mean(40_000, 0.8), burst=20),
+    Workload(
+        name="pools",
+        pool="small",
+        slots=1,
+        draw=log_normal(60_000, 0.7),
+        mean_ms=_mean(60_000, 0.7),
+        senders=(Sender(load=0.9),),
+    ),
+    Workload(
+        name="pools",
+        pool="large",
+        slots=30,
+        draw=log_normal(40_000, 0.8),
+        mean_ms=_mean(40_000, 0.8),
+        senders=(Sender(burst=20),),
+    ),
     Workload(
         name="pools", pool="mixed", slots=6, draw=_MIXED, mean_ms=0.8 * _mean(5_000, 0.4) + 0.2 * _mean(90_000, 0.4)
+    ),
+    Workload(
+        name="lanes",
+        pool="one",
+        slots=6,
+        draw=log_normal(20_000, 0.6),
+        mean_ms=_mean(20_000, 0.6),
+        senders=(Sender(project="crowd", burst=60, load=0.6), Sender(project="few", load=0.3)),
     ),
 )
 
 
 class Queue:
-    """One pool under a virtual clock: first come, first served."""
+    """One pool under a virtual clock: projects take turns, each first come, first served."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.opened: list[tuple[int, int]] = []
-        """(ends at, began at), the next to end first."""
-        self.waiting: deque[tuple[int, int]] = deque()
-        """(number, length) of those who wait."""
+        self.opened: list[tuple[int, int, str]] = []
+        """(ends at, began at, project), the next to end first."""
+        self.waiting: dict[str, deque[tuple[int, int]]] = {}
+        """Project -> (number, length) of those who wait."""
+        self.at, self.passes = 0, Counter[str]()
         self.lengths: deque[int] = deque(maxlen=REMEMBERED)
+        self.ends: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)
         self.began: dict[int, int] = {}
 
     def until(self, now: int) -> None:
         """Let everything happen that happens before this moment."""
         while self.opened and self.opened[0][0] <= now:
-            ended, began = heapq.heappop(self.opened)
+            ended, began, project = heapq.heappop(self.opened)
             self.lengths.append(ended - began)
-            if self.waiting:
-                self._begin(*self.waiting.popleft(), ended)
+            self.ends.append((ended, project))
+            if any(self.waiting.values()):
+                self._begin_next(ended)
 
-    def submit(self, number: int, length: int, now: int) -> None:
+    def submit(self, number: int, length: int, project: str, now: int) -> None:
+        self.waiting.setdefault(project, deque()).append((number, length))
         if len(self.opened) < self.slots:
-            self._begin(number, length, now)
-        else:
-            self.waiting.append((number, length))
+            self._begin_next(now)
 
-    def _begin(self, number: int, length: int, now: int) -> None:
+    def turn(self, project: str) -> int:
+        """When it is this project's turn."""
+        return max(self.at, self.passes[project])
+
+    def _begin_next(self, now: int) -> None:
+        """The next of those who wait begins."""
+        lanes = [(self.turn(project), lane[0][0], project) for project, lane in self.waiting.items() if lane]
+        self.at, number, project = min(lanes)
+        self.passes[project] = self.at + 1
+        _, length = self.waiting[project].popleft()
         self.began[number] = now
-        heapq.heappush(self.opened, (now + length, now))
+        heapq.heappush(self.opened, (now + length, now, project))
 
 
 def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
     """What was said of each order that waited."""
     chance, guess = random.Random(f"{work.name} {work.pool} {seed}"), random.Random(seed)
-    queue, now, truth = Queue(work.slots), 0, sorted(work.draw(guess, 0) for _ in range(ORACLE_KNOWS))
-    submitted: dict[int, int] = {}
+    queue, truth = Queue(work.slots), sorted(work.draw(guess, 0) for _ in range(ORACLE_KNOWS))
+    submitted: list[int] = []
     said: dict[int, tuple[estimate.Wait, float, float]] = {}
-    for number in range(orders):
-        if number % work.burst == 0:
-            now += round(chance.expovariate(work.slots * work.load / work.mean_ms / work.burst))
+    next_ = [(work.gap_ms(sender, chance), nth) for nth, sender in enumerate(work.senders)]
+    heapq.heapify(next_)
+    while len(submitted) < orders or not queue.began.keys() >= said.keys():
+        now, nth = heapq.heappop(next_)
+        sender = work.senders[nth]
         queue.until(now)
-        if number % EVERY == 0 and len(queue.opened) == work.slots and (wait := _ours(queue, now)) is not None:
-            said[number] = (wait, _oracle(work, truth, queue, now, guess), (len(queue.waiting) + 1) * THUMB_MS)
-        submitted[number] = now
-        queue.submit(number, work.draw(chance, 0), now)
-    queue.until(2**62)
+        for _ in range(sender.burst):
+            number, ask = len(submitted), Asked(work, truth, queue, sender.project, now)
+            asks = number < orders and number % EVERY == 0 and len(queue.opened) == work.slots
+            if asks and (wait := _ours(ask)) is not None:
+                said[number] = (wait, _oracle(ask, guess), ask.position * THUMB_MS)
+            submitted.append(now)
+            queue.submit(number, work.draw(chance, 0), sender.project, now)
+        heapq.heappush(next_, (now + work.gap_ms(sender, chance), nth))
     return (Told(queue.began[number] - submitted[number], *each) for number, each in said.items())
 
 
-def _ours(queue: Queue, now: int) -> estimate.Wait | None:
-    lengths = estimate.measured(queue.lengths, [now - began for _, began in queue.opened])
+class Asked(Struct, frozen=True):
+    """How long will an order of this project wait that comes now?"""
+
+    work: Workload
+    truth: Sequence[int]
+    queue: Queue
+    project: str
+    now: int
+
+    @property
+    def position(self) -> int:
+        return len(self.queue.waiting.get(self.project, ())) + 1
+
+
+def _ours(ask: Asked) -> estimate.Wait | None:
+    queue, now = ask.queue, ask.now
+    lengths = estimate.measured(queue.lengths, [now - began for _, began, _ in queue.opened])
     if lengths is None:
         return None
-    free = [lengths.left(now - began, nth) for nth, (_, began) in enumerate(queue.opened)]
+    free = [lengths.left(now - began, nth) for nth, (_, began, _) in enumerate(queue.opened)]
     free += [estimate.NOW] * (queue.slots - len(free))
-    return estimate.Line(free, queue.slots, lengths).wait(len(queue.waiting))
+    rates, waiting = crowd.rates(list(queue.ends), now), queue.waiting
+    queues = {
+        project: crowd.Queue(len(waiting.get(project, ())), rate=rates.get(project, 0.0))
+        for project in {*waiting, *rates}
+    }
+    line = estimate.Line(free, queue.slots, lengths)
+    return crowd.wait(line, queues, crowd.Standing(ask.project, ask.position))
 
 
-def _oracle(work: Workload, truth: Sequence[int], queue: Queue, now: int, chance: random.Random) -> float:
-    """The median of plain draws from the true distribution."""
-    waits, known = [], len(truth)
-    opened = [(now - began, bisect_right(truth, now - began)) for _, began in queue.opened]
+def _oracle(ask: Asked, chance: random.Random) -> float:
+    """The median of plain draws from the true distributions."""
+    truth, known, now = ask.truth, len(ask.truth), ask.now
+    opened = [(now - began, bisect_right(truth, now - began)) for _, began, _ in ask.queue.opened]
 
     def left(taken: int, first: int) -> int:
         if known - first < ORACLE_FEW:
-            return work.draw(chance, taken) - taken
+            return ask.work.draw(chance, taken) - taken
         return truth[first + int(chance.random() * (known - first))] - taken
 
-    for _ in range(ORACLE_PATHS):
-        free = [left(taken, first) for taken, first in opened]
-        heapq.heapify(free)
-        for _ in queue.waiting:
-            heapq.heapreplace(free, free[0] + truth[int(chance.random() * known)])
-        waits.append(free[0])
-    return statistics.median(waits)
+    def drawn() -> int:
+        return truth[int(chance.random() * known)]
+
+    return statistics.median(_path(ask, [left(*each) for each in opened], drawn, chance) for _ in range(ORACLE_PATHS))
+
+
+def _path(ask: Asked, free: list[int], drawn: Callable[[], int], chance: random.Random) -> int:
+    """One way in which it may come: others send more, and lanes take turns until it is served."""
+    work, queue, mine = ask.work, ask.queue, ask.project
+    others = [sender for sender in work.senders if sender.project != mine]
+    ready = {sender.project: len(queue.waiting.get(sender.project, ())) for sender in others}
+    ready[mine] = ask.position
+    comes = {sender.project: work.gap_ms(sender, chance) for sender in others}
+    at, turns = queue.at, {sender.project: queue.passes[sender.project] for sender in work.senders}
+    heapq.heapify(free)
+    while True:
+        for sender in others:
+            while comes[sender.project] <= free[0]:
+                ready[sender.project] += sender.burst
+                comes[sender.project] += work.gap_ms(sender, chance)
+        lanes = [(max(at, turns[name]), chance.random(), name) for name, count in ready.items() if count]
+        at, _, served = min(lanes)
+        turns[served] = at + 1
+        ready[served] -= 1
+        if served == mine and not ready[mine]:
+            return free[0]
+        heapq.heapreplace(free, free[0] + drawn())
 
 
 def score(told: Sequence[Told]) -> Score:

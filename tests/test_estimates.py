@@ -29,7 +29,7 @@ class Told:
 
 
 def run(length_ms: int, start_ms: int | None = None) -> Length:
-    return Length("p", length_ms, start_ms, False)
+    return Length("p", length_ms, start_ms, False, length_ms, "a")
 
 
 async def took(known: Estimates, store: Any) -> Took:
@@ -40,11 +40,11 @@ async def test_the_past_is_read_once_and_then_only_what_is_new() -> None:
     known, store = Estimates(), Told()
     assert await took(known, store) == Took()
     assert store.asked == [], "nothing happened yet"
-    store.last, store.found = 40_000, [run(5, 1), run(7), Length("p", 9, None, True)]
-    assert await took(known, store) == Took([5, 7], [1], [9])
+    store.last, store.found = 40_000, [run(5, 1), run(7), Length("p", 9, None, True, 9, None)]
+    assert await took(known, store) == Took([5, 7], [1], [9], [(5, "a"), (7, "a")])
     store.last, store.found = 40_010, [run(8, 2)]
-    assert await took(known, store) == Took([5, 7, 8], [1, 2], [9])
-    assert await took(known, store) == Took([5, 7, 8], [1, 2], [9])
+    assert await took(known, store) == Took([5, 7, 8], [1, 2], [9], [(5, "a"), (7, "a"), (8, "a")])
+    assert await took(known, store) == Took([5, 7, 8], [1, 2], [9], [(5, "a"), (7, "a"), (8, "a")])
     assert store.asked == [(35_000, 40_000), (40_000, 40_010)]
 
 

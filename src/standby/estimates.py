@@ -6,6 +6,7 @@ from typing import Final
 
 from msgspec import Struct
 
+from standby.core.crowd import End
 from standby.core.estimate import Wait
 from standby.core.outlook import Took
 from standby.store.contract import Store
@@ -46,6 +47,7 @@ class _Pool:
         self.runs: deque[int] = deque(maxlen=REMEMBERED)
         self.starts: deque[int] = deque(maxlen=REMEMBERED)
         self.makes: deque[int] = deque(maxlen=REMEMBERED)
+        self.ends: deque[End] = deque(maxlen=REMEMBERED)
 
 
 class Estimates:
@@ -67,8 +69,13 @@ class Estimates:
                 if each.start_ms is not None:
                     pool.starts.append(each.start_ms)
                 (pool.makes if each.made else pool.runs).append(each.length_ms)
+                if each.project is not None:
+                    pool.ends.append((each.at, each.project))
         self._after = max(after, last)
-        return {name: Took(list(each.runs), list(each.starts), list(each.makes)) for name, each in self._pools.items()}
+        return {
+            name: Took(list(each.runs), list(each.starts), list(each.makes), list(each.ends))
+            for name, each in self._pools.items()
+        }
 
     def give(self, order_id: str, at: int, wait: Wait) -> None:
         """Remember what was said of an order when it was taken in."""

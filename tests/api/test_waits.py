@@ -17,7 +17,7 @@ def look_again(home: House) -> None:
         home.world.shared.forget(("project", "default", project))
     for memory_mb in (256, 600):
         home.world.shared.forget(("line", "default", memory_mb))
-    for key in (("took",), ("ahead", "default", 100_000), ("pool", "default")):
+    for key in (("took",), ("queues", "default"), ("pool", "default")):
         home.world.shared.forget(key)
 
 
@@ -63,19 +63,22 @@ async def test_the_answer_to_a_submit_has_the_wait_its_range_and_what_that_is_wo
         assert {each["estimate"] for each in (await home.get("/work-orders")).json()["orders"]} == {None}
 
 
-async def test_orders_of_other_projects_that_are_served_before_count(tmp_path: Path) -> None:
-    async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
+async def test_of_other_projects_only_those_count_whose_turn_comes_before(tmp_path: Path) -> None:
+    projects = {"closed": {"running_max": 0}, "heavy": {"weight": 4}}
+    async with house(tmp_path, pools={"default": {"slots_max": 1}}, projects=projects) as home:
         await measure(home, *[5_000] * 10)
         await begin(home)
-        for _ in range(3):
-            await home.submit(project="other")
-        home.clock.at += 1
-        await home.lead()
-        look_again(home)
-        taken = await home.submit()
-        assert taken["queue_position"] == 1
-        assert taken["estimated_wait_ms"] == pytest.approx(4 * 5_000, abs=2)
-        assert (await why(home, taken["id"]))["estimated_wait_ms"] == taken["estimated_wait_ms"]
+        for project in ("crowd", "closed"):
+            for _ in range(30):
+                await home.submit(project=project)
+        for project, waits_ms in (("default", (5_000, 15_000, 25_000)), ("heavy", (5_000, 15_000, 20_000))):
+            for place, wait_ms in enumerate(waits_ms, 1):
+                home.clock.at += 1
+                await home.lead()
+                look_again(home)
+                taken = await home.submit(project=project)
+                assert (taken["queue_position"], taken["estimated_wait_ms"]) == (place, pytest.approx(wait_ms, abs=9))
+                assert (await why(home, taken["id"]))["estimated_wait_ms"] == taken["estimated_wait_ms"]
 
 
 async def test_the_orders_of_one_request_wait_for_one_another(tmp_path: Path) -> None:
@@ -85,8 +88,11 @@ async def test_the_orders_of_one_request_wait_for_one_another(tmp_path: Path) ->
         await home.submit(project="other")
         look_again(home)
         orders = [{"command": ["true"], "project": project} for project in ("default", "tight", "default")]
-        verdicts = (await home.post("/work-orders/bulk", {"orders": orders})).json()["verdicts"]
-        assert [each["order"]["estimated_wait_ms"] for each in verdicts] == [10_000, 15_000, 20_000]
+        # with a key they are counted before they are saved
+        key = {"Idempotency-Key": "k"}
+        found = await home.http.post("/api/v1/work-orders/bulk", json={"orders": orders}, headers=key)
+        verdicts = found.json()["verdicts"]
+        assert [each["order"]["estimated_wait_ms"] for each in verdicts] == [5_000, 10_000, 20_000]
 
 
 async def test_a_limited_project_waits_for_its_own_runs(tmp_path: Path) -> None:

@@ -55,6 +55,34 @@ def test_a_waiting_order_says_who_holds_its_slot_and_when_it_starts_and_how_righ
         assert 'standby_wait_estimate_error_seconds_count{pool="default"}' in metrics
 
 
+def test_an_order_is_told_to_wait_for_its_turn_and_not_for_another_projects_whole_queue(
+    tmp_path: Path, engine: str | None
+) -> None:
+    keys = {"database": engine} if engine else {}
+    with house(tmp_path / "house", toml=ONE_SLOT, **keys) as home:
+        home.start()
+        for _ in range(4):
+            home.ended(home.submit("sleep", "0.1"))
+        gate = tmp_path / "gate"
+        holder = home.submit("sh", "-c", f"until [ -e {gate} ]; do sleep 0.05; done")
+        home.in_state(holder, "running")
+        crowd = [{"project": "crowd", "command": ["true"]}] * 60
+        home.call("POST", "/work-orders/bulk", {"orders": crowd})
+        waiting = home.submit("true")
+
+        def ahead() -> float | None:
+            """How much longer the last of the crowd is told to wait."""
+            first = home.get(f"/work-orders/{waiting}/why")["estimated_wait_ms"]
+            last = home.get("/work-orders?project=crowd&limit=1")["orders"][0]["id"]
+            later = home.get(f"/work-orders/{last}/why")
+            assert later["position"] == 60
+            return later["estimated_wait_ms"] - first if first is not None else None
+
+        assert until(ahead, "what the first ones took is known") > 50 * 100
+        gate.touch()
+        assert home.ended(waiting)["state"] == "completed"
+
+
 def test_an_order_of_a_paused_pool_says_that_nothing_happens_by_itself(tmp_path: Path) -> None:
     with house(tmp_path / "house", toml=ONE_SLOT) as home:
         home.start()

@@ -8,6 +8,8 @@ from standby.store.contract import Length, Store
 from tests import make
 
 pytestmark = pytest.mark.anyio
+FIRST = Length("p", 700, 200, False, make.NOW + 700, "a")
+SECOND = Length("q", 900, None, False, make.NOW + 900, "a")
 
 
 def at(moment: int, change: Change) -> Change:
@@ -37,9 +39,9 @@ async def test_the_lengths_of_ended_runs_are_told_by_pool_oldest_first(store: St
     middle = await store.last_seq()
     await end(store, 900, pool="q")
     last = await store.last_seq()
-    assert await store.lengths(0, last) == [Length("p", 700, 200, False), Length("q", 900, None, False)]
-    assert await store.lengths(middle, last) == [Length("q", 900, None, False)]
-    assert await store.lengths(0, middle) == [Length("p", 700, 200, False)]
+    assert await store.lengths(0, last) == [FIRST, SECOND]
+    assert await store.lengths(middle, last) == [SECOND]
+    assert await store.lengths(0, middle) == [FIRST]
     assert await store.lengths(last, last) == []
 
 
@@ -49,4 +51,4 @@ async def test_the_making_of_a_place_is_told_but_not_that_of_a_seat(store: Store
         await store.save([at(0, make.change(EventKind.SLOT_CREATING, slot=row))])
         idle = replace(row, state=SlotState.IDLE, incarnation="i")
         await store.save([at(4_000, make.change(EventKind.SLOT_IDLE, slot_was=row, slot=idle))])
-    assert await store.lengths(0, await store.last_seq()) == [Length("p", 4_000, None, True)]
+    assert await store.lengths(0, await store.last_seq()) == [Length("p", 4_000, None, True, make.NOW + 4_000, None)]

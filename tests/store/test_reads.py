@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 
 from standby.core.model import Change, Order, OrderState
-from standby.store.contract import OrderFilter, Page, Peaks, Store
+from standby.store import reads
+from standby.store.contract import OrderFilter, Page, Peaks, Queued, Store
 from tests import make
 
 pytestmark = pytest.mark.anyio
@@ -219,3 +220,22 @@ async def test_peaks_tell_by_pool_how_many_runs_took_more_than_they_declared(sto
             (verdict,) = await store.save([change])
             assert verdict.saved
     assert await store.peaks() == {"p": Peaks(2, 1, 256 * 1024 + 1), "other": Peaks(1, 0, 7)}
+
+
+async def test_queues_tell_how_many_wait_in_each_lane_and_how_many_of_them_are_urgent(store: Store) -> None:
+    made = [make.submit(project="a", rank=rank) for rank in (-5, 0, 10)] + [make.submit(project="b", rank=-1)]
+    await store.save([*made, make.submit(project="c", pool="q", rank=1), make.submit(project="d", due_at=make.NOW)])
+    assert await store.queues("p") == {"a": Queued(3, 1), "b": Queued(1, 1)}
+    assert await store.queues("q") == {"c": Queued(1, 0)}
+    assert await store.queues("empty") == {}
+
+
+async def test_of_many_waiting_orders_no_more_are_counted_than_are_needed(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reads, "COUNT_MOST", 8)
+    monkeypatch.setattr(reads, "LANES_MOST", 3)
+    await store.save([make.submit(project=lane, rank=rank) for lane in "abcde" for rank in range(9)])
+    found = await store.queues("p")
+    assert list(found) == ["a", "b", "c"]
+    assert all(queued.ready < 9 for queued in found.values())

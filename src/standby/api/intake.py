@@ -76,7 +76,8 @@ class Intake:
         self._world, self._actor = world, actor
         self._pools: dict[str, Pool] = {}
         self._ahead: dict[tuple[str, str, int], int] = {}
-        self._alike: Counter[tuple[str, int]] = Counter()
+        self._mine: dict[str, Counter[str]] = {}
+        """Pool -> project -> how many of this request stand in the queue."""
 
     # wishes
 
@@ -200,7 +201,7 @@ class Intake:
             if not left:
                 break
             self._ahead.clear()
-            self._alike.clear()
+            self._mine.clear()
             at = self._world.clock.now()
             asked = [wishes[place] for place in left]
             changes, places, verdicts = await self._save(asked, [self._change(wish, at) for wish in asked], together)
@@ -272,10 +273,10 @@ class Intake:
         position = await self._position(order)
         if position is None:
             return Standing(None, None)
-        alike = (order.pool, order.rank or 0)
-        pool, mine = await self._pool(order.pool), self._alike[alike]
-        self._alike[alike] += 1
-        return Standing(position, await expected_at_submit(self._world, order, pool, position, mine))
+        pool, mine = await self._pool(order.pool), self._mine.setdefault(order.pool, Counter())
+        wait = await expected_at_submit(self._world, order, pool, position, mine)
+        mine[order.project] += 1
+        return Standing(position, wait)
 
     async def _position(self, order: Order) -> int | None:
         """The place it will get; those of the same request that have its rank are counted, not asked for."""

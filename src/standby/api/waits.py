@@ -1,16 +1,20 @@
 """How long waiting orders will probably wait, from the rows and what was measured lately."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
-from standby.core import outlook
+from standby.core import crowd, outlook
+from standby.core.crowd import Queue, Standing
 from standby.core.estimate import Line, Wait
 from standby.core.explain import OPENS_AS_RUNS_END, Gate, House
-from standby.core.model import Lease, Order, Pool
+from standby.core.model import Lease, Order, Pool, Project
 from standby.core.outlook import Took
+from standby.core.rank import is_urgent
 from standby.starts import Floor, read_floor
+from standby.store.contract import Queued
 from standby.world import World
 
 TOOK_KEPT_S: Final = 1.0
@@ -18,6 +22,7 @@ TOOK_KEPT_S: Final = 1.0
 LINE_KEPT_S: Final = 1.0
 """So old may the estimate be that an order is answered with when it is taken in."""
 
+Queues = Mapping[str, Queue]
 Expected = Wait | str | None
 """The wait; or why nobody can say how long it is; null for an order that does not wait for a place."""
 
@@ -49,44 +54,80 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
         return gate.text
     took = await _took(world)
     line, of_project = outlook.line(house, order.memory_mb, took), outlook.of_project(house, took)
-    position = await world.store.position(order) or 1
-    return _later(line, await world.store.ahead(order), of_project, position)
+    projects, position = await _projects(world), await world.store.position(order) or 1
+    queues = await _queues(world, order.pool, projects)
+    return _later(line, queues, _standing(order, position, projects), of_project)
 
 
-async def expected_at_submit(world: World, order: Order, pool: Pool, position: int, mine: int) -> Expected:
-    """The same for an order that is being taken in behind `mine` others of its request: what orders of one moment have
-    in common is read once."""
+async def expected_at_submit(
+    world: World, order: Order, pool: Pool, position: int, mine: Mapping[str, int]
+) -> Expected:
+    """The same for an order that is being taken in with `mine` others of its request, by project: what orders of one
+    moment have in common is read once."""
     shared = world.shared
 
     async def read_line() -> Line | str:
         return await _line(world, pool, order.memory_mb)
 
-    async def read_ahead() -> int:
-        return await world.store.ahead(order)
-
-    async def read_project() -> Line | str | None:
-        return await _line_of_project(world, pool, order.project, limits[order.project])
-
     line = await shared.ask(("line", pool.name, order.memory_mb), read_line, keep_s=LINE_KEPT_S)
     if isinstance(line, str):
         return line
-    # whoever comes with the same priority goes behind the same ones
-    alike = ("ahead", pool.name, (order.rank or 0) - order.submitted_at)
-    ahead = await shared.ask(alike, read_ahead, keep_s=LINE_KEPT_S)
-    limits = await shared.ask(("limits",), lambda: _limits(world), keep_s=LINE_KEPT_S)
+    projects = await shared.ask(("projects",), lambda: _projects(world), keep_s=LINE_KEPT_S)
+    queues = await shared.ask(("queues", pool.name), lambda: _queues(world, pool.name, projects), keep_s=LINE_KEPT_S)
+    most = projects[order.project].running_max if order.project in projects else None
     of_project = None
-    if order.project in limits:
+    if most is not None:
+        read_project = partial(_line_of_project, world, pool, order.project, most)
         of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
-    return _later(line, max(ahead + mine, position - 1), of_project, position)
+    others = {name: count for name, count in mine.items() if name != order.project}
+    return _later(line, _with(queues, others, projects), _standing(order, position, projects), of_project)
 
 
-def _later(line: Line | str, ahead: int, of_project: Line | str | None, position: int) -> Wait | str:
+def _later(line: Line | str, queues: Queues, standing: Standing, of_project: Line | str | None) -> Wait | str:
     """Of one that waits for a place of its pool, and for one of its project."""
     if isinstance(line, str):
         return line
-    if of_project is None:
-        return line.wait(ahead)
-    return of_project if isinstance(of_project, str) else line.wait(ahead).and_then(of_project.wait(position - 1))
+    if isinstance(of_project, str):
+        return of_project
+    wait = crowd.wait(line, queues, standing)
+    return wait if of_project is None else wait.and_then(of_project.wait(standing.position - 1))
+
+
+def _standing(order: Order, position: int, projects: Mapping[str, Project]) -> Standing:
+    return Standing(order.project, position, _weight(projects, order.project), is_urgent(order))
+
+
+async def _projects(world: World) -> Mapping[str, Project]:
+    return {each.name: each for each in await world.store.projects()}
+
+
+async def _queues(world: World, pool: str, projects: Mapping[str, Project]) -> Queues:
+    """Who waits in a pool and who sends orders there, but for those that may have no runs now."""
+    found = await world.store.queues(pool)
+    rates = crowd.rates((await _took(world)).get(pool, outlook.NOTHING).ends, world.clock.now())
+    none = Queued(0, 0)
+    return {
+        name: Queue(
+            ready=found.get(name, none).ready,
+            urgent=found.get(name, none).urgent,
+            weight=_weight(projects, name),
+            rate=rates.get(name, 0.0),
+        )
+        for name in {**found, **rates}
+        if name not in projects or projects[name].running_max != 0
+    }
+
+
+def _with(queues: Queues, more: Mapping[str, int], projects: Mapping[str, Project]) -> Queues:
+    """The same with at least so many of each project: while they are being saved nobody can say who is counted."""
+    if not more:
+        return queues
+    known = {name: queues.get(name) or Queue(0, weight=_weight(projects, name)) for name in more}
+    return {**queues, **{name: replace(queue, ready=max(queue.ready, more[name])) for name, queue in known.items()}}
+
+
+def _weight(projects: Mapping[str, Project], name: str) -> int:
+    return projects[name].weight if name in projects else 1
 
 
 async def _took(world: World) -> Mapping[str, Took]:
@@ -100,11 +141,6 @@ async def _line(world: World, pool: Pool, memory_mb: int) -> Line | str:
     lease = next((each for each in await world.store.leases() if each.host == host.name), None)
     house = house_of(await read_floor(world, host), pool, lease, world.clock.now())
     return outlook.line(house, memory_mb, await _took(world))
-
-
-async def _limits(world: World) -> Mapping[str, int]:
-    """How many open runs the limited projects may have."""
-    return {each.name: each.running_max for each in await world.store.projects() if each.running_max is not None}
 
 
 async def _line_of_project(world: World, pool: Pool, project: str, most: int) -> Line | str | None:

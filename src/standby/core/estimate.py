@@ -139,8 +139,8 @@ class Line:
         self._before: Sequence[int] = NOW
         self._gone: list[Sequence[int]] = []
 
-    def wait(self, ahead: int) -> Wait:
-        """How long the order behind `ahead` others waits for a place."""
+    def wait(self, ahead: int, guessed: float = 0.0) -> Wait:
+        """How long the order behind `ahead` others waits for a place; so many of them have not come yet."""
         confidence = self._lengths.confidence
         if ahead < self._now and self._starts is None:
             return Wait(0, 0, 0, confidence)
@@ -150,17 +150,18 @@ class Line:
         on = self._gone[played]
         # of 64 sorted paths: the median, the 10th and the 90th percentile
         usual, low, high = (on[31] + on[32]) / 2, (on[5] + on[6]) / 2, (on[57] + on[58]) / 2
-        later = (ahead - played) * self._rate_ms
+        later = (ahead - played) * self.rate_ms
         # what was measured is itself only a sample: the longer the line, the more its error adds up; half as much again
         # because a sample knows little of the longest runs
         wider = sqrt(1 + 1.5 * (ahead + self._places) / self._lengths.ended)
         beyond = (ahead - played) * (WIDE * self._lengths.deviation / self._places) ** 2
+        beyond += guessed * (WIDE * self.rate_ms) ** 2
         below, above = (wider * sqrt(beyond + part**2) for part in (usual - low, high - usual))
         usual += later
         return Wait(round(usual), round(max(0, usual - below)), round(usual + above), confidence)
 
     @property
-    def _rate_ms(self) -> float:
+    def rate_ms(self) -> float:
         """How long until one more gets a place, when all are busy."""
         rate = (self._lengths.mean + self._turn_ms) / self._places
         if self._starts is None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from standby.core import explain
+from standby.core.crowd import End
 from standby.core.estimate import NOW, PATHS, Lengths, Line, Starts, measured
 from standby.core.explain import House
 from standby.core.model import Order, SlotState
@@ -20,6 +21,8 @@ class Took(Struct, frozen=True):
     """From a run's command until it was seen at work."""
     makes: Sequence[int] = ()
     """Until a slot was made, or made anew."""
+    ends: Sequence[End] = ()
+    """When the runs ended, and whose they were."""
 
 
 NOTHING = Took()

@@ -205,21 +205,32 @@ select count(*) from (select 1 from orders
     where pool = $1 and project = $2 and rank is not null and (rank, id) < ($3, $4) limit $5) ahead
 """
 
-# ahead: ready orders of the whole pool that go before one; counted no further than $4
-AHEAD: Final = """
-select count(*) from (select 1 from orders
-    where pool = $1 and rank is not null and (rank, id) < ($2, $3) limit $4) ahead
+# queues: how many ready orders each lane of a pool has, and how many of them are urgent; no more than $2 lanes, and in
+# each no more than its part of $3
+QUEUES: Final = """
+with recursive lane (project, n) as (
+    select min(project), 1 from orders where pool = $1 and rank is not null
+    union all
+    select (select min(o.project) from orders o where o.pool = $1 and o.rank is not null and o.project > lane.project),
+        lane.n + 1
+    from lane where lane.project is not null and lane.n <= $2)
+select project,
+    (select count(*) from (select 1 from orders r where r.pool = $1 and r.project = lane.project and r.rank is not null
+        limit (select 1 + $3 / max(n) from lane)) ready),
+    (select count(*) from (select 1 from orders r where r.pool = $1 and r.project = lane.project and r.rank < 0
+        limit (select 1 + $3 / max(n) from lane)) urgent)
+from lane where project is not null and n <= $2
 """
 
 # lengths: what runs and slots that are made took, found by their events so that no index has to be kept for it
 LENGTHS: Final = """
-select e.seq, o.pool, r.ended_at - r.commanded_at, r.ready_at - r.commanded_at, 0
+select e.seq, o.pool, r.ended_at - r.commanded_at, r.ready_at - r.commanded_at, 0, e.at, o.project
 from events e join orders o on o.id = e.subject join runs r on r.order_id = o.id and r.ended_at = e.at
 where e.seq > $1 and e.seq <= $2 and e.kind in ('order.completed', 'order.failed', 'order.retry_waiting')
 union all
 select e.seq, s.pool, e.at - (
     select c.at from events c where c.subject = e.subject and c.seq < e.seq and c.kind = 'slot.creating'
-    order by c.seq desc limit 1), null, 1
+    order by c.seq desc limit 1), null, 1, e.at, null
 from events e join slots s on s.name = e.subject and s.template <> ''
 where e.seq > $1 and e.seq <= $2 and e.kind = 'slot.idle'
 order by 1

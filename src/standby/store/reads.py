@@ -13,7 +13,19 @@ from standby.core.model import ENDED, Event, Host, Idempotency, Lease, Order, Or
 from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store import queries, rows
-from standby.store.contract import History, Key, Length, Listed, LogChunk, LogTail, OrderFilter, Page, Peaks, Work
+from standby.store.contract import (
+    History,
+    Key,
+    Length,
+    Listed,
+    LogChunk,
+    LogTail,
+    OrderFilter,
+    Page,
+    Peaks,
+    Queued,
+    Work,
+)
 from standby.store.hints import Hear, Hints
 from standby.store.migrate import APPLIED, Applied, Kind, compare, known
 from standby.store.rows import Row
@@ -21,6 +33,7 @@ from standby.store.schedules import ScheduleReads
 
 COUNT_MOST: Final = 10_001
 """A place in a queue is counted no further than this."""
+LANES_MOST: Final = 1_000
 UNLIMITED: Final = 2**62
 FEW: Final = 2_000
 NEVER: Final = 2**62
@@ -163,15 +176,16 @@ class Reads(ScheduleReads):
         found = await self.fetch(queries.POSITION, order.pool, order.project, order.rank, order.id, COUNT_MOST)
         return int(found[0][0])
 
-    async def ahead(self, order: Order) -> int:
-        """How many ready orders of its pool go before it, at most COUNT_MOST."""
-        found = await self.fetch(queries.AHEAD, order.pool, order.rank, order.id, COUNT_MOST)
-        return int(found[0][0])
+    async def queues(self, pool: str) -> Mapping[str, Queued]:
+        """How many ready orders each project has in a pool: of LANES_MOST at the most, about COUNT_MOST in all."""
+        found = await self.fetch(queries.QUEUES, pool, LANES_MOST, COUNT_MOST)
+        return {project: Queued(int(ready), int(urgent)) for project, ready, urgent in found}
 
     async def lengths(self, after: int, last: int) -> Sequence[Length]:
         """How long runs and the making of slots took, by the events after one and up to another, oldest first."""
         found = await self.fetch(queries.LENGTHS, after, last)
-        return [Length(pool, took, start, bool(made)) for _, pool, took, start, made in found if took is not None]
+        told = [row[1:] for row in found if row[2] is not None]
+        return [Length(pool, took, start, bool(made), at, project) for pool, took, start, made, at, project in told]
 
     async def peaks(self) -> Mapping[str, Peaks]:
         """By pool, how much memory its last ended runs took, where that is known."""

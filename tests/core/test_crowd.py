@@ -1,0 +1,69 @@
+"""Who goes before an order when lanes take turns, and how long that takes."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from standby.core import crowd
+from standby.core.crowd import Queue, Standing
+from standby.core.estimate import NOW, Line, measured
+
+
+def line(places: int = 1) -> Line:
+    """Places that are free; each run takes a second."""
+    lengths = measured([1_000] * 60)
+    assert lengths is not None
+    return Line([NOW] * places, places, lengths)
+
+
+def ahead(queues: Mapping[str, Queue], position: int = 1, *, weight: int = 1, urgent: bool = False) -> int:
+    """How many go before the order of project "a" that stands there."""
+    standing = Standing("a", position, weight, urgent)
+    return crowd.wait(line(), queues, standing).usual_ms // 1_000
+
+
+def test_alone_an_order_waits_for_those_of_its_own_lane() -> None:
+    assert [ahead({"a": Queue(9)}, position) for position in (1, 2, 9)] == [0, 1, 8]
+
+
+def test_a_long_lane_delays_a_short_one_by_its_turns_and_not_by_its_length() -> None:
+    assert ahead({"b": Queue(10_000)}) == 0
+    assert [ahead({"b": Queue(10_000)}, position) for position in (2, 3)] == [2, 4]
+    assert ahead({name: Queue(10_000) for name in "bcde"}) == 2, "half of the lanes have their turn before it"
+
+
+def test_a_short_lane_delays_a_long_one_by_its_length() -> None:
+    assert ahead({"b": Queue(3), "c": Queue(2)}, 100) == 99 + 5
+
+
+def test_a_heavier_lane_has_more_turns() -> None:
+    assert ahead({"b": Queue(10_000, weight=3)}, 11) == 10 + 32
+    assert ahead({"b": Queue(10_000)}, 31, weight=3) == 30 + 10
+
+
+def test_urgent_orders_go_before_all_lanes_and_wait_only_for_one_another() -> None:
+    assert ahead({"b": Queue(10_000, urgent=4)}) == 4
+    assert ahead({"a": Queue(1), "b": Queue(10_000, urgent=4)}, urgent=True) == 4
+    assert ahead({"b": Queue(10_000)}, urgent=True) == 0
+
+
+def test_orders_that_come_meanwhile_to_a_shorter_lane_go_before_a_longer_one() -> None:
+    quarter = Queue(0, rate=0.25 / 1_000)
+    assert ahead({"b": quarter}, 61) == 80, "of four that are served one came later"
+    assert ahead({"a": quarter}, 61) == 60, "but not those of its own lane"
+    assert ahead({"b": Queue(0, rate=9.0)}, 61) == 120, "never more than it has turns"
+    assert ahead({"b": Queue(100, rate=9.0)}, 61) == 120
+
+
+def test_how_many_come_meanwhile_is_not_known_and_makes_the_range_wider() -> None:
+    told = crowd.wait(line(), {"b": Queue(20)}, Standing("a", 61))
+    guessed = crowd.wait(line(), {"b": Queue(0, rate=0.25 / 1_000)}, Standing("a", 61))
+    assert told.usual_ms == guessed.usual_ms
+    assert told.low_ms == told.high_ms
+    assert guessed.low_ms < guessed.usual_ms < guessed.high_ms
+
+
+def test_what_a_project_sends_is_told_by_its_last_runs() -> None:
+    assert crowd.rates([(0, "a"), (10, "a"), (20, "b"), (30, "a")], 100) == {"a": 0.02, "b": 0.01}
+    assert crowd.rates([(5, "a"), (5, "b")], 5) == pytest.approx({"b": 1.0})
+    assert crowd.rates([(5, "a")], 9) == {}
