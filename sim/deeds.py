@@ -41,6 +41,7 @@ class Deeds(Grounds):
         if host.memory_mb is not None and wishes["queue_timeout_ms"] is not None and chance.random() < 0.05:
             memory_mb = host.memory_mb + 1
         key = chance.choice(["k", "l"]) if chance.random() < 0.3 else None
+        cpus = None if host.cpus is None else chance.choice([None, None, 0.25, 1.0, 1.25])
         order = Order(
             id=self.ids.order(now),
             project=shape.project or chance.choice(["a", "a", "b", "c"]),
@@ -50,10 +51,11 @@ class Deeds(Grounds):
             state=OrderState.PENDING,
             state_since=now,
             concurrency_key=key,
+            cpus=cpus,
         )
         payload = msgspec.json.encode({"script": told}).decode()
         later = now + chance.choice([300, 5_000]) if chance.random() < 0.1 else None
-        spec = Spec(order_id=order.id, payload=payload, not_before=later, concurrency_key=key, **wishes)
+        spec = Spec(order_id=order.id, payload=payload, not_before=later, concurrency_key=key, cpus=cpus, **wishes)
         self.say(lambda: f"    script {told} {wishes}")
         self.truths.specs[order.id] = spec
         change = lifecycle.submit(self._cause(), order, spec, pool, None, None)

@@ -76,10 +76,17 @@ class PlaceTruths:
     def cpus(self, host: str, name: str) -> None:
         """Open runs fit the host's processors."""
         book, most = self._book, self._book.hosts[host].cpus
-        pools = [book.pools[book.orders[each].pool] for each in book.holder.values()]
-        used = sum(pool.settings.template.cpus or 0 for pool in pools if pool.host == host)
+        runs = [book.orders[each] for each in book.holder.values()]
+        used = sum(self._cpus_of(run) for run in runs if book.pools[run.pool].host == host)
         if most is not None and used > most:
             self._broken(f"{name} brings {host} to {used} of {most} processors")
+
+    def _cpus_of(self, run: Order) -> float:
+        """What its run takes: its own need, in a live place no less than that has, else its pool's."""
+        pool = self._book.pools[run.pool]
+        own = pool.settings.template.cpus or 0.0
+        alive = warm.hands_over(pool, self._hosts[pool.host].shape.seats)
+        return own if run.cpus is None else max(own, run.cpus) if alive else run.cpus
 
     def used_mb(self, host: str) -> int:
         """What counts on a host."""

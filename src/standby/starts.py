@@ -63,7 +63,8 @@ async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
     waiting: list[Order] = []
     for pool in floor.pools.values():
         most = min(admit.takes(room, pool), HEADS)
-        heads = await store.candidates(pool.name, most, floor.host.memory_mb) if most > 0 else ()
+        host = floor.host
+        heads = await store.candidates(pool.name, most, host.memory_mb, cpus_max=host.cpus) if most > 0 else ()
         waiting += [work.order for work in heads if work.order.state is OrderState.PENDING]
     return admit.admit(room, waiting).held
 

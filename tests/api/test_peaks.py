@@ -80,3 +80,27 @@ async def test_the_memory_of_an_idle_live_slot_is_told_as_taken(tmp_path: Path) 
     async with house(tmp_path, hosts=hosts, pools=live) as home:
         await home.new_slot()
         assert (await home.get("/hosts/local")).json()["memory_used_mb"] == 101
+
+
+async def test_an_order_asks_for_processors_of_its_own_and_keeps_them_when_it_is_run_again(tmp_path: Path) -> None:
+    hosts = {"local": {"driver": "scripted", "cpus": 4}}
+    async with house(tmp_path, hosts=hosts, pools={"default": {"cpus": 1.5}}) as home:
+        usual, own = await home.submit(), await home.submit(cpus=0.75)
+        assert (usual["cpus"], own["cpus"]) == (None, 0.75)
+        await home.walk(own["id"], OrderState.RUNNING)
+        assert (await home.get("/hosts/local")).json()["cpus_used"] == 0.75
+        await home.finish(own["id"], Exit(code=0))
+        assert (await home.post(f"/work-orders/{own['id']}/rerun", {})).json()["cpus"] == 0.75
+        schedule = {"name": "s", "cron": "0 0 * * *", "order": {"command": ["true"], "cpus": 2}}
+        assert (await home.post("/schedules", schedule)).json()["order"]["cpus"] == 2
+        assert (await home.post("/schedules/s/run", {})).json()["cpus"] == 2
+
+
+async def test_more_processors_than_the_host_has_are_refused_with_the_figures(tmp_path: Path) -> None:
+    hosts = {"local": {"driver": "scripted", "cpus": 4}}
+    async with house(tmp_path, hosts=hosts) as home:
+        refused = (await home.post("/work-orders", {"command": ["a"], "cpus": 4.5})).json()
+        assert (refused["status"], refused["errors"][0]["field"]) == (422, "cpus")
+        assert refused["detail"] == "cpus 4.5 is more than the 4 that host local has in all"
+        for wrong in (0, -1, "many"):
+            assert (await home.post("/work-orders", {"command": ["a"], "cpus": wrong})).status_code == 422

@@ -16,7 +16,7 @@ def look_again(home: House) -> None:
     for project in ("default", "tight"):
         home.world.shared.forget(("project", "default", project))
     for memory_mb in (256, 600):
-        home.world.shared.forget(("line", "default", memory_mb))
+        home.world.shared.forget(("line", "default", memory_mb, None))
     for key in (("took",), ("queues", "default"), ("pool", "default")):
         home.world.shared.forget(key)
 

@@ -160,12 +160,12 @@ async def test_a_host_with_very_many_lanes_reads_few_orders_of_each() -> None:
     asked: list[int] = []
     real = stage.store.candidates
 
-    async def candidates(pool: str, per_lane: int, memory_max: int | None, after: Any = None) -> Any:
-        found = await real(pool, per_lane, memory_max, after)
+    async def candidates(pool: str, per_lane: int, *rest: Any) -> Any:
+        found = await real(pool, per_lane, *rest)
         asked.append(len(found))
         return found
 
-    stage.store.candidates = candidates  # type: ignore[method-assign]
+    stage.store.candidates = candidates  # type: ignore[assignment,method-assign]
     await stage.steps(leader, 6)
     assert len(await stage.store.holders()) == 50
     assert sum(asked) <= 4 * (600 + 500)

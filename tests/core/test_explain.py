@@ -423,3 +423,6 @@ def test_who_waits_for_processors_is_told_how_many_are_needed_and_free() -> None
         "needs 1.5 processors; 0.5 of 2 on host local are free",
     )
     assert getattr(gate(order(), _house(**parts, host=host(cpus=3.0))), "name", None) is GateName.TURN
+    own = gate(order(cpus=0.75), _house(**parts, host=host(cpus=2.0)))
+    assert own is not None and own.text == "needs 0.75 processors; 0.5 of 2 on host local are free"
+    assert getattr(gate(order(cpus=0.5), _house(**parts, host=host(cpus=2.0))), "name", None) is GateName.TURN

@@ -167,6 +167,14 @@ CASES = {
         {"holders": ["run-2"]},
         "it starts when runs on the host have ended and enough processors are free",
     ),
+    "processors that the host does not have": Case(
+        GateName.CPUS,
+        {"host": host(cpus=2.0)},
+        {"host": host(cpus=4.0)},
+        {"stuck": True},
+        "nothing happens by itself; cancel it and ask for less, or raise the host's cpus",
+        row=order(cpus=4.0),
+    ),
     "all slots taken": Case(
         GateName.SLOTS,
         {"holders": held(run(1), run(2))},

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from standby.core import admit
 from standby.core.admit import OVERTAKEN_MAX, Room
 from standby.core.lanes import KEPT, Line, Turns
-from standby.core.model import Order, OrderState, PoolSettings
+from standby.core.model import Order, OrderState, PoolSettings, Template
 from standby.core.rank import URGENT_MS
 from tests.rows import NOW, host, order, pool, slot
 
@@ -230,12 +230,18 @@ def test_every_lane_that_can_be_served_is_served_within_a_bound(weights: dict[st
         waited.pop(first.project, None)
 
 
+def _tenths(count: int) -> float:
+    return count / 10
+
+
+_cpus = st.none() | st.integers(1, 20).map(_tenths)
 _orders = st.lists(
     st.tuples(
         st.sampled_from("abc"),
         st.sampled_from(["default", "other"]),
         st.sampled_from([None, None, "k", "l"]),
         st.integers(0, 300),
+        _cpus,
         st.integers(-5, 50),
     ),
     max_size=25,
@@ -258,16 +264,25 @@ def _situations(draw: st.DrawFn) -> tuple[Room, list[Order]]:
             slot=each.name,
             pool=each.pool,
             memory_mb=draw(st.integers(0, 100)),
+            cpus=draw(_cpus),
             **dict(zip(("project", "concurrency_key"), next(keys, ("c", None)), strict=True)),
         )
         for n, each in enumerate(slots[:busy])
     ]
     pools = {
-        name: pool(name, settings=PoolSettings(slots_max=12, running_max=some(8), starts_per_minute=some(60)))
+        name: pool(
+            name,
+            settings=PoolSettings(
+                slots_max=12,
+                running_max=some(8),
+                starts_per_minute=some(60),
+                template=Template(cpus=draw(_cpus)),
+            ),
+        )
         for name in names
     }
     room = Room(
-        host=host(memory_mb=some(600), starts_max=some(4)),
+        host=host(memory_mb=some(600), starts_max=some(4), cpus=draw(st.none() | st.integers(1, 40).map(_tenths))),
         pools=pools,
         slots=slots,
         opened=opened,
@@ -278,8 +293,8 @@ def _situations(draw: st.DrawFn) -> tuple[Room, list[Order]]:
         pool_started={name: NOW - draw(st.integers(0, 70_000)) for name in names},
     )
     waiting = [
-        _waiting(n, project, pool=name, concurrency_key=key, memory_mb=memory, rank=NOW + rank * 1_000)
-        for n, (project, name, key, memory, rank) in enumerate(draw(_orders))
+        _waiting(n, project, pool=name, concurrency_key=key, memory_mb=memory, cpus=cpus, rank=NOW + rank * 1_000)
+        for n, (project, name, key, memory, cpus, rank) in enumerate(draw(_orders))
     ]
     return room, waiting
 
@@ -307,7 +322,14 @@ def _runs_over(room: Room, opened: Sequence[Order]) -> list[str]:
         memory, sum(r.memory_mb for r in room.opened)
     ):
         over.append("memory")
+    tenths, before = (sum(_tenths_of(room, each) for each in runs) for runs in (opened, room.opened))
+    if room.host.cpus is not None and tenths > max(round(room.host.cpus * 10), before):
+        over.append("processors")
     return over
+
+
+def _tenths_of(room: Room, run: Order) -> int:
+    return round(10 * (room.pools[run.pool].settings.template.cpus or 0 if run.cpus is None else run.cpus))
 
 
 @given(_situations())

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from standby.core import admit
+from standby.core import admit, processors
 from standby.core.admit import Room
-from standby.core.model import Order, OrderState, Pool, PoolSettings, Template
+from standby.core.model import Order, OrderState, Pool, PoolSettings, Template, Warmth
 from tests.rows import NOW, host, order, pool, slot
 
 
@@ -53,3 +53,23 @@ def test_a_pool_that_declares_none_goes_on_when_the_processors_are_overdrawn() -
     much, none = pool_of(2.0, "much"), pool_of(None, "none")
     runs = [order(OrderState.RUNNING, id=f"r{n}", pool="much", slot=f"much-{n}") for n in (1, 2)]
     assert admitted(room(much, none, cpus=3, opened=runs), "none") == ["o1"]
+
+
+def test_an_order_takes_what_it_asks_for_and_else_what_its_pool_says() -> None:
+    rows = [order(id=f"o{n}", rank=n, memory_mb=1, cpus=cpus) for n, cpus in enumerate((1.5, 0.25, None, 0.25), 1)]
+    at = room(pool_of(1.0), cpus=2.75)
+    assert [each.order.id for each in admit.admit(at, rows).admissions] == ["o1", "o2", "o3"]
+    run = order(OrderState.RUNNING, id="r", slot="default-1", cpus=0.5)
+    assert processors.used(at.pools, [run, order(OrderState.RUNNING, id="s", slot="default-2")], True) == 1.5
+
+
+def test_an_order_in_a_live_place_takes_no_less_than_that_has() -> None:
+    live = pool(settings=PoolSettings(template=Template(cpus=1.0, warmth=Warmth.RUNNING)))
+    assert [processors.needed(live, cpus, False) for cpus in (None, 0.5, 2.0)] == [1.0, 1.0, 2.0]
+    assert processors.needed(live, 0.5, True) == 0.5, "a seat is no place"
+
+
+def test_who_asks_for_more_than_the_host_has_holds_nobody_up() -> None:
+    rows = [order(id="o1", rank=1, memory_mb=1, cpus=9.0), order(id="o2", rank=2, memory_mb=1)]
+    often = room(pool_of(1.0), cpus=2, overtaken={"o1": admit.OVERTAKEN_MAX})
+    assert [each.order.id for each in admit.admit(often, rows).admissions] == ["o2"]

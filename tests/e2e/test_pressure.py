@@ -80,6 +80,9 @@ def test_processors_are_counted_and_a_pool_that_takes_more_memory_than_it_declar
         gate = until(lambda: home.order(second)["gate"], "it waits")
         assert (gate["name"], gate["text"]) == ("cpus", "needs 0.6 processors; 0.4 of 1 on host local are free")
         assert "0.6 of 1" in _command(home, "hosts", "show", "local")
+        small = _command(home, "submit", "--project", "other", "--cpus", "0.4", "--", "true").strip()
+        assert home.ended(small)["state"] == "completed", "it takes less than its pool says"
+        assert " cpus 0.4 " in " ".join(_command(home, "orders", "show", small).split())
         home.call("POST", f"/work-orders/{first}/cancel", {})
         assert home.ended(second)["state"] == "completed"
         until(lambda: (home.get("/pools/default")["peaks"] or {}).get("most_mb", 0) > 20, "it is pointed out")

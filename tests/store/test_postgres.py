@@ -152,9 +152,10 @@ async def test_a_database_of_a_newer_version_is_refused(url: str, admin: Any) ->
 
 
 HOT = {
-    "candidates": (queries.CANDIDATES_POSTGRES, ("p", 10, 999)),
+    "candidates": (queries.CANDIDATES_POSTGRES, ("p", 10, 999, 9.0)),
     "expired": (queries.EXPIRED, ("p", 5, 10, None)),
     "due": (queries.DUE, ("p", 5, 10)),
+    "queues": (queries.QUEUES, ("p", 10, 100)),
     "position": (queries.POSITION, ("p", "a", 5, "x", 100)),
     "position at": (queries.POSITION_AT, ("p", "a", 5, "z", 100)),
     "waiting": (queries.WAITING_POSTGRES, (["p"],)),
@@ -180,7 +181,7 @@ async def test_hot_reads_walk_an_index_even_if_analysed_while_empty(url: str, ad
     }
     await reader.close()
     assert [name for name, plan in plans.items() if "Seq Scan" in plan] == []
-    for name in ("candidates", "position", "position at"):
+    for name in ("candidates", "queues", "position", "position at"):
         assert "orders_ready" in plans[name]
     for name in ("newest", "newest of project", "events", "events of", "expired", "due"):
         assert re.search(r"(?<!Incremental )Sort  ", plans[name]) is None, plans[name]

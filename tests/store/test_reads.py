@@ -239,3 +239,12 @@ async def test_of_many_waiting_orders_no_more_are_counted_than_are_needed(
     found = await store.queues("p")
     assert list(found) == ["a", "b", "c"]
     assert all(queued.ready < 9 for queued in found.values())
+
+
+async def test_orders_that_ask_for_more_processors_than_a_host_has_do_not_hide_those_behind_them(store: Store) -> None:
+    big = [make.submit(id=f"big{rank}", rank=rank, cpus=2.5) for rank in range(3)]
+    await store.save([*big, make.submit(id="small", rank=8, cpus=0.5), make.submit(id="plain", rank=9)])
+    assert ids(await store.candidates("p", 2, None, cpus_max=2.0)) == ["small", "plain"]
+    assert ids(await store.candidates("p", 1, None, {"a": (8, "small")}, 2.0)) == ["plain"]
+    (found,) = await store.candidates("p", 1, None, cpus_max=2.5)
+    assert (found.order.id, found.order.cpus) == ("big0", 2.5)

@@ -167,6 +167,7 @@ async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
         (queries.CANDIDATES_SQLITE, "orders_ready"),
         (queries.EXPIRED, "orders_queue_due"),
         (queries.DUE, "orders_due"),
+        (queries.QUEUES, "orders_ready"),
         (queries.POSITION, "orders_ready"),
         (queries.POSITION_AT, "orders_ready"),
         (queries.OPEN_BY_PROJECT, "orders_slot"),
@@ -194,9 +195,9 @@ async def test_candidates_cost_the_same_whatever_waits_behind_them() -> None:
         await store.save([make.submit(project=lane) for lane in "abcd" for _ in range(1000)])
         main = store._main
         cursor = main.writer.cursor()  # type: ignore[attr-defined]
-        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999)).fetchall()
+        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999, 9.0)).fetchall()
         before = main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0]  # type: ignore[attr-defined]
-        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999)).fetchall()
+        cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999, 9.0)).fetchall()
         steps.append(main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0] - before)  # type: ignore[attr-defined]
     assert steps[-1] < 2 * steps[0] + 50
     await store.close()

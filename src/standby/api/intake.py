@@ -16,7 +16,7 @@ from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
 from standby.api.waits import Expected, expected_at_submit
 from standby.api.wire import RetryBody, SubmitBody
-from standby.core import lifecycle, warm
+from standby.core import lifecycle, processors, warm
 from standby.core.draft import draft
 from standby.core.estimate import Confidence, Wait
 from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Retry, Spec, Trigger
@@ -92,7 +92,7 @@ class Intake:
             raise Problem(403, "admin_needed", text, "leave urgent out and give it a smaller priority")
         spec = await self._spec(body, pool, payload)
         memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
-        await self._check_fits(memory_mb, pool)
+        await self._check_fits(memory_mb, spec.cpus, pool)
         fingerprint = self.fingerprint(body, payload) if key is not None else ""
         return Wish(
             project=body.project,
@@ -118,7 +118,7 @@ class Intake:
         fresh = {"schedule": None, "tick_at": None, "urgent": False}
         spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, **fresh)
         pool = await self._pool(order.pool)
-        await self._check_fits(order.memory_mb, pool)
+        await self._check_fits(order.memory_mb, spec.cpus, pool)
         return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
 
     def fingerprint(self, body: SubmitBody, payload: str) -> str:
@@ -173,21 +173,26 @@ class Intake:
             urgent=body.urgent,
             rerun_of=body.rerun_of,
             submitted_by=self._actor,
+            cpus=None if body.cpus is None else round(body.cpus, 3),
         )
 
-    async def _check_fits(self, memory_mb: int, pool: Pool) -> None:
+    async def _check_fits(self, memory_mb: int, cpus: float | None, pool: Pool) -> None:
         """What can never be started is refused, with the figures."""
         store, name = self._world.store, pool.host
         host = await self._world.shared.ask(("host", name), lambda: store.host(name), keep_s=HOST_KEPT_S)
         if host is None:
             raise not_found("host", name)
-        if warm.hands_over(pool, has_seats(self._world, host)):
+        seats = has_seats(self._world, host)
+        if warm.hands_over(pool, seats):
             memory_mb = max(memory_mb, pool.settings.memory_mb)
         if host.memory_mb is not None and memory_mb > host.memory_mb:
             text = f"memory_mb {memory_mb} is more than the {host.memory_mb} MB that host {host.name} has in all"
             raise invalid(
                 text, "ask for less (an order's memory_mb, or its pool's), or use a pool on a larger host", "memory_mb"
             )
+        if host.cpus is not None and (needs := processors.needed(pool, cpus, seats)) > host.cpus:
+            text = f"cpus {needs:g} is more than the {host.cpus:g} that host {host.name} has in all"
+            raise invalid(text, "ask for less (an order's cpus, or its pool's), or use a pool on a larger host", "cpus")
 
     # changes
 

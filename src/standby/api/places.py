@@ -302,7 +302,7 @@ async def _host_view(world: World, host: Host) -> HostView:
         project_max={},
         seats=has_seats(world, host),
     )
-    used = Used(room.used_mb, processors.used(floor.pools, opened))
+    used = Used(room.used_mb, processors.used(floor.pools, opened, floor.seats))
     reading, now = await world.store.reading(host.name), world.clock.now()
     return host_view(host, leases.get(host.name), used, now, None if reading is None else reading[0])
 

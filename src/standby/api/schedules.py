@@ -50,6 +50,7 @@ class TemplateView(Struct, frozen=True):
     labels: Mapping[str, str]
     priority: int
     memory_mb: int
+    cpus: float | None
     queue_timeout_s: Seconds | None
     start_timeout_s: Seconds
     run_timeout_s: Seconds | None
@@ -314,6 +315,7 @@ def _template(row: Schedule) -> TemplateView:
         labels=spec.labels,
         priority=spec.priority,
         memory_mb=row.memory_mb,
+        cpus=spec.cpus,
         queue_timeout_s=seconds(spec.queue_timeout_ms),
         start_timeout_s=length(spec.start_timeout_ms),
         run_timeout_s=seconds(spec.run_timeout_ms),

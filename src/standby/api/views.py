@@ -126,6 +126,8 @@ class OrderView(Struct, frozen=True):
     deadline: Time | None
     ended_at: Time | None
     memory_mb: int
+    cpus: float | None
+    """Null where its pool says how many."""
     command: Sequence[str] | None
     script: str | None
     env_names: Sequence[str]
@@ -271,6 +273,7 @@ def order_view(
         deadline=shown_time(order.deadline),
         ended_at=shown_time(order.ended_at),
         memory_mb=order.memory_mb,
+        cpus=order.cpus,
         command=list(spec.command) or None,
         script=spec.script,
         env_names=spec.env_names,

@@ -53,7 +53,7 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     if gate.stuck or gate.name not in OPENS_AS_RUNS_END:
         return gate.text
     took = await _took(world)
-    line, of_project = outlook.line(house, order.memory_mb, took), outlook.of_project(house, took)
+    line, of_project = outlook.line(house, order.memory_mb, took, order.cpus), outlook.of_project(house, took)
     projects, position = await _projects(world), await world.store.position(order) or 1
     queues = await _queues(world, order.pool, projects)
     return _later(line, queues, _standing(order, position, projects), of_project)
@@ -67,9 +67,9 @@ async def expected_at_submit(
     shared = world.shared
 
     async def read_line() -> Line | str:
-        return await _line(world, pool, order.memory_mb)
+        return await _line(world, pool, order.memory_mb, order.cpus)
 
-    line = await shared.ask(("line", pool.name, order.memory_mb), read_line, keep_s=LINE_KEPT_S)
+    line = await shared.ask(("line", pool.name, order.memory_mb, order.cpus), read_line, keep_s=LINE_KEPT_S)
     if isinstance(line, str):
         return line
     projects = await shared.ask(("projects",), lambda: _projects(world), keep_s=LINE_KEPT_S)
@@ -134,13 +134,13 @@ async def _took(world: World) -> Mapping[str, Took]:
     return await world.shared.ask(("took",), lambda: world.estimates.took(world.store), keep_s=TOOK_KEPT_S)
 
 
-async def _line(world: World, pool: Pool, memory_mb: int) -> Line | str:
+async def _line(world: World, pool: Pool, memory_mb: int, cpus: float | None) -> Line | str:
     host = await world.store.host(pool.host)
     if host is None:
         return f"there is no host {pool.host}"
     lease = next((each for each in await world.store.leases() if each.host == host.name), None)
     house = house_of(await read_floor(world, host), pool, lease, world.clock.now())
-    return outlook.line(house, memory_mb, await _took(world))
+    return outlook.line(house, memory_mb, await _took(world), cpus)
 
 
 async def _line_of_project(world: World, pool: Pool, project: str, most: int) -> Line | str | None:

@@ -116,7 +116,10 @@ def _limits(order: Order, usual: Mapping[str, Any]) -> dict[str, Any]:
     """The order's limits that are not its pool's."""
     names = ("memory_mb", "queue_timeout_s", "start_timeout_s", "run_timeout_s", "stop_grace_s")
     own = {name: getattr(order, name) for name in names}
-    return {name: "none" if value is None else value for name, value in own.items() if usual.get(name, own) != value}
+    cpus = {} if order.cpus is None else {"cpus": order.cpus}
+    return cpus | {
+        name: "none" if value is None else value for name, value in own.items() if usual.get(name, own) != value
+    }
 
 
 def _run_line(run: Run) -> str:

@@ -45,6 +45,8 @@ class Wish:
     """Smaller goes first; 100 unless said."""
     memory_mb: int | None = None
     """Memory it takes of its host's budget; the pool's unless said."""
+    cpus: float | None = None
+    """Processors it takes of its host's budget; the pool's unless said."""
     queue_timeout: str | None = None
     """How long it may wait: 30s, 5m, none."""
     start_timeout: str | None = None
@@ -136,6 +138,7 @@ def order_body(command: Sequence[str], wish: Wish) -> NewOrder:
         "project": wish.project,
         "priority": wish.priority,
         "memory_mb": wish.memory_mb,
+        "cpus": wish.cpus,
         "start_timeout_s": _seconds(wish.start_timeout, "start_timeout"),
         "stop_grace_s": _seconds(wish.stop_grace, "stop_grace"),
         "not_before": _moment(wish.not_before),

@@ -72,6 +72,7 @@ class Order(Answer, frozen=True, kw_only=True):
     deadline: datetime | None = None
     ended_at: datetime | None = None
     memory_mb: int
+    cpus: float | None = None
     command: tuple[str, ...] | None = None
     script: str | None = None
     env_names: tuple[str, ...] = ()

@@ -42,6 +42,7 @@ class NewOrder(TypedDict, total=False):
     labels: Mapping[str, str]
     priority: int
     memory_mb: int | None
+    cpus: float | None
     queue_timeout_s: float | timedelta | None
     start_timeout_s: float | timedelta
     run_timeout_s: float | timedelta | None

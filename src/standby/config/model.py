@@ -71,7 +71,7 @@ class HostConfig(_Section):
     """Budget for everything on it. Not set: 80 % of this machine's memory (or of the control group that confines the
     server) for processes, 80 % of this machine's for Docker at `unix://`, unlimited for others. `"none"`: unlimited."""
     cpus: Annotated[float | None, Field(gt=0, le=100_000, allow_inf_nan=False), BeforeValidator(_or_none)] = None
-    """Budget of processors for everything on it, counted by the `cpus` of its pools. Not set: no limit."""
+    """Budget of processors for everything on it, counted by the `cpus` of its orders and pools. Not set: no limit."""
     pressure_warning: Share = 0.80
     """From this share of used memory on, `starts_max` is halved (1 where there is none) and starts are 2 s apart."""
     pressure_critical: Share = 0.90
@@ -157,7 +157,8 @@ class PoolConfig(_Section):
     silence_ms: LengthOrNone = Field(None, alias="silence")
     """Its workers end themselves so long after their last answered heartbeat. `"none"`: their silence means nothing."""
     cpus: Annotated[float | None, Field(gt=0, le=10_000, allow_inf_nan=False), BeforeValidator(_or_none)] = None
-    """Processors counted for each open run, against the host's `cpus`; containers are held to it."""
+    """Processors counted for each open run whose order asks for none, against the host's `cpus`; containers are held
+    to it."""
     pids_max: CountOrNone = None
     """Containers: processes and threads at most."""
     shm_mb: Megabytes = 64

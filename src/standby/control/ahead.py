@@ -4,13 +4,14 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Sequence
 
 from standby.core.lanes import Pass
-from standby.core.model import Order
+from standby.core.model import Host, Order
 from standby.store.contract import Store, Work
 
 PAGE = 500
 """About how many orders of a pool are read at once."""
 
 
+Ends = dict[str, tuple[int, str]]
 Start = Callable[[str], Pass]
 """The pass at which the lane of a project is served next."""
 
@@ -18,17 +19,23 @@ Start = Callable[[str], Pass]
 class Page:
     """What was read of one pool."""
 
-    def __init__(self, memory_max: int | None) -> None:
-        self.memory_max = memory_max
+    def __init__(self, host: Host) -> None:
+        self.memory_max, self.cpus_max = host.memory_mb, host.cpus
         self.lanes: dict[str, list[Work]] = {}
-        self.ends: dict[str, tuple[int, str]] = {}
+        self.ends: Ends = {}
         """Of each lane that may have more: (rank, id) of the last one that was read."""
+
+    def fits(self, order: Order) -> bool:
+        """Whether the host could ever have it."""
+        if self.memory_max is not None and order.memory_mb > self.memory_max:
+            return False
+        return self.cpus_max is None or order.cpus is None or order.cpus <= self.cpus_max
 
     def deep(self, most: int) -> int:
         """How many of each lane are to be known when `most` could be taken in all: few of each where lanes are many."""
         return max(1, min(most, PAGE // max(1, len(self.lanes))))
 
-    def short(self, most: int, start: Start | None) -> dict[str, tuple[int, str]]:
+    def short(self, most: int, start: Start | None) -> Ends:
         """Lanes of which the next orders are to be read, and from where on: all that are nearly used up; but where
         enough of others are known, only those that have their turn before these."""
         deep = self.deep(most)
@@ -76,22 +83,26 @@ class Ahead:
         page = self._pages.get(pool)
         return page is None or bool(page.short(most, start))
 
-    async def heads(self, pool: str, most: int, memory_max: int | None, start: Start | None = None) -> Sequence[Work]:
-        """The next orders of the pool, so many of each lane that there are `most` in all, if so many wait."""
+    async def heads(self, pool: str, most: int, host: Host, start: Start | None = None) -> Sequence[Work]:
+        """The next orders of the pool that its host could ever have, so many of each lane that there are `most` in all,
+        if so many wait."""
         page = self._pages.get(pool)
         if page is None:
             # known before it is read: who comes meanwhile is added to it
-            page = self._pages[pool] = Page(memory_max)
+            page = self._pages[pool] = Page(host)
             per_lane = max(1, min(most, PAGE // self._lanes.get(pool, PAGE)))
-            page.take_in(await self._store.candidates(pool, per_lane, memory_max), per_lane)
+            page.take_in(await self._read(pool, per_lane, page), per_lane)
             self._lanes[pool] = max(1, len(page.lanes))
         deep, short = page.deep(most), page.short(most, start)
         if short:
             per_lane = max(deep, PAGE // len(short))
             for project in short:
                 del page.ends[project]
-            page.take_in(await self._store.candidates(pool, per_lane, memory_max, short), per_lane)
+            page.take_in(await self._read(pool, per_lane, page, short), per_lane)
         return [work for lane in page.lanes.values() for work in lane[:deep]]
+
+    async def _read(self, pool: str, per_lane: int, page: Page, after: Ends | None = None) -> Sequence[Work]:
+        return await self._store.candidates(pool, per_lane, page.memory_max, after, page.cpus_max)
 
     def add(self, work: Work) -> None:
         """This one waits from now on; it takes its place if its part of the lane was read."""
@@ -99,7 +110,7 @@ class Ahead:
         if order.concurrency_key is not None:
             self._pages.pop(order.pool, None)  # only the store knows whether its key is free
             return
-        if page is None or order.rank is None or (page.memory_max is not None and order.memory_mb > page.memory_max):
+        if page is None or order.rank is None or not page.fits(order):
             return
         end = page.ends.get(order.project)
         if end is None or _place(order) < end:

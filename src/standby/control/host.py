@@ -292,7 +292,7 @@ class HostStep:
                 work.order.id: work
                 for name, count in most.items()
                 if count > 0
-                for work in await ahead.heads(name, min(count, PAGE), mirror.host.memory_mb, starts[name])
+                for work in await ahead.heads(name, min(count, PAGE), mirror.host, starts[name])
                 if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])

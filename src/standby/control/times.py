@@ -70,7 +70,7 @@ class Times:
         for name, pool in room.pools.items():
             count = min(admit.takes(room, pool), PAGE)
             if count > 0:
-                found = await self._book.ahead.heads(name, count, room.host.memory_mb)
+                found = await self._book.ahead.heads(name, count, room.host)
                 heads.update((work.order.id, work) for work in found)
         starting = admit.only_wait_for_a_start(room, [work.order for work in heads.values()])
         return {order_id: heads[order_id] for order_id in starting}

@@ -128,7 +128,7 @@ class _Share:
         self.starting = 0 if self.permits is None else room.starting
         self.used = room.used_mb
         limited = () if room.host.cpus is None else (*room.opened, *room.ending)
-        self.cpus = processors.left(room.host, room.pools, limited)
+        self.cpus = processors.left(room.host, room.pools, limited, room.seats)
         self.opened = Counter(room.project_open)
         self.running_left = dict(room.running_left)
         self.keys: set[tuple[str, str]] = set()
@@ -183,7 +183,7 @@ class _Share:
             if max(need, order.memory_mb) > memory:
                 return _Turn.PASSED  # it can never fit this host: it must not hold up the others for ever
             return self._wait_for_memory(order, self.used + need - memory)
-        cpus = 0.0 if self.cpus is None else processors.needed(pool)
+        cpus = 0.0 if self.cpus is None else processors.needed(pool, order.cpus, self.room.seats)
         if self.cpus is not None and cpus > max(0.0, self.cpus):
             # as with memory
             return _Turn.PASSED if cpus > (self.room.host.cpus or 0.0) else self._wait_for_room(order)

@@ -16,4 +16,5 @@ def draft(order_id: str, at: int, project: str, pool: str, memory_mb: int, spec:
         state_since=at,
         dedupe_live=None if key is None else f"{project}:{key}",
         concurrency_key=spec.concurrency_key,
+        cpus=spec.cpus,
     )

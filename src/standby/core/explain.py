@@ -45,7 +45,8 @@ def gate(order: Order, house: House) -> Gate | None:
     """What holds this order now; null for one that does not wait."""
     if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
         return None
-    found = _its_own_time(order, house) or _platform(house) or limit(order, house) or _places(order.memory_mb, house)
+    found = _its_own_time(order, house) or _platform(house) or limit(order, house)
+    found = found or _places(order.memory_mb, order.cpus, house)
     return replace(found, text=_turn_text(order, house)) if found.name is GateName.TURN else found
 
 
@@ -155,9 +156,9 @@ def _pressed(house: House, so: str) -> Gate:
     )
 
 
-def _places(memory_mb: int, house: House) -> Gate:
-    """What the leader's own decision about an order that needs so much memory comes to."""
-    plan, name = house.plan(memory_mb), house.pool.name
+def _places(memory_mb: int, cpus: float | None, house: House) -> Gate:
+    """What the leader's own decision about an order that needs so much comes to."""
+    plan, name = house.plan(memory_mb, cpus), house.pool.name
     if plan.admissions:
         return Gate(GateName.TURN, "it is served as soon as its turn comes")
     if plan.held:
@@ -166,7 +167,7 @@ def _places(memory_mb: int, house: House) -> Gate:
         return Gate(GateName.IMAGE, _image_text(house.image, house.host.name))
     if plan.blocked:
         return _memory(memory_mb, house)
-    if not plan.spoken and (gate := _full(house) or _breaker(house) or _processors(house)) is not None:
+    if not plan.spoken and (gate := _full(house) or _breaker(house) or _processors(cpus, house)) is not None:
         return gate
     if not plan.spoken and memory_mb > (house.host.memory_mb or memory_mb):
         return _memory(memory_mb, house)
@@ -194,11 +195,17 @@ def _memory(needed: int, house: House) -> Gate:
     return Gate(GateName.MEMORY, text, needed=needed, free=free, holders=house.on_host)
 
 
-def _processors(house: House) -> Gate | None:
-    host = house.host
-    left, needs = processors.left(host, house.room.pools, house.holders.values()), processors.needed(house.pool)
-    if left is None or needs <= max(0.0, left):
+def _processors(cpus: float | None, house: House) -> Gate | None:
+    host, needs = house.host, processors.needed(house.pool, cpus, house.seats)
+    left = processors.left(host, house.room.pools, house.holders.values(), house.seats)
+    if host.cpus is None or left is None or needs <= max(0.0, left):
         return None
+    if needs > host.cpus:
+        have = f"more than the {host.cpus:g} that host {host.name} has in all"
+        follows = "cancel it and ask for less, or raise the host's cpus"
+        return Gate(
+            GateName.CPUS, f"needs {needs:g} processors, {have}: it can never start", follows=follows, stuck=True
+        )
     text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
     return Gate(GateName.CPUS, text, holders=house.on_host)
 
@@ -274,7 +281,7 @@ def _full(house: House) -> Gate | None:
     return Gate(GateName.SLOTS, text, needed=1, free=0, holders=house.in_pool)
 
 
-def shut(house: House, memory_mb: int) -> Gate | None:
-    """What holds an order of the pool that needs so much memory and does not open as runs end."""
-    found = _platform(house) or _places(memory_mb, house)
+def shut(house: House, memory_mb: int, cpus: float | None = None) -> Gate | None:
+    """What holds an order of the pool that needs so much and does not open as runs end."""
+    found = _platform(house) or _places(memory_mb, cpus, house)
     return found if found.stuck or found.name not in OPENS_AS_RUNS_END else None

@@ -138,24 +138,25 @@ class House(Struct, frozen=True, kw_only=True, dict=True):
         )
 
     @cached_property
-    def _plans(self) -> dict[int, Plan]:
+    def _plans(self) -> dict[tuple[int, float | None], Plan]:
         return {}
 
-    def plan(self, memory_mb: int) -> Plan:
+    def plan(self, memory_mb: int, cpus: float | None) -> Plan:
         """What the leader would decide about an order of the pool if it were the only one that waits."""
-        if memory_mb not in self._plans:
+        if (memory_mb, cpus) not in self._plans:
             alone = Order(
                 id="",
                 project="",
                 pool=self.pool.name,
                 memory_mb=memory_mb,
+                cpus=cpus,
                 submitted_at=self.now,
                 state=OrderState.PENDING,
                 state_since=self.now,
                 rank=0,
             )
-            self._plans[memory_mb] = admit(self.room, [alone])
-        return self._plans[memory_mb]
+            self._plans[memory_mb, cpus] = admit(self.room, [alone])
+        return self._plans[memory_mb, cpus]
 
     @cached_property
     def on_host(self) -> Sequence[str]:

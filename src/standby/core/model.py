@@ -133,6 +133,8 @@ class Order(Struct, frozen=True, kw_only=True):
     """When its queue time was over and it waited only for a start: it got longer, once (see `lifecycle.extend`)."""
     concurrency_key: str | None = None
     """At most one order with this key has an open run in its project."""
+    cpus: float | None = None
+    """Processors it takes; null is what its pool says."""
 
 
 class Spec(Struct, frozen=True, kw_only=True):
@@ -163,6 +165,7 @@ class Spec(Struct, frozen=True, kw_only=True):
     on_conflict: OnConflict = OnConflict.WAIT
     urgent: bool = False
     """It goes before all lanes."""
+    cpus: float | None = None
 
 
 class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):

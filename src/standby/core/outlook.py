@@ -1,10 +1,12 @@
 """When the places of a pool come free, out of rows and what was measured: the estimate of a wait begins here."""
 
 from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Final
 
 from msgspec import Struct
 
-from standby.core import explain
+from standby.core import explain, processors
 from standby.core.crowd import End
 from standby.core.estimate import NOW, PATHS, Lengths, Line, Starts, measured
 from standby.core.explain import House
@@ -26,13 +28,15 @@ class Took(Struct, frozen=True):
 
 
 NOTHING = Took()
+ROUNDED: Final = 1e-9
+"""Less than this is nothing."""
 Column = Sequence[int]
 
 
-def line(house: House, memory_mb: int, took: Mapping[str, Took]) -> Line | str:
-    """The line before the places of a pool, for orders that need so much memory; or why nobody can say how long it is.
-    `took` is by pool."""
-    shut = explain.shut(house, memory_mb)
+def line(house: House, memory_mb: int, took: Mapping[str, Took], cpus: float | None = None) -> Line | str:
+    """The line before the places of a pool, for orders that need so much; or why nobody can say how long it is. `took`
+    is by pool."""
+    shut = explain.shut(house, memory_mb, cpus)
     if shut is not None:
         return shut.text
     own = took.get(house.pool.name, NOTHING)
@@ -46,7 +50,7 @@ def line(house: House, memory_mb: int, took: Mapping[str, Took]) -> Line | str:
     all_ = [*busy, *_unused(house, len(busy), make_ms)]
     if not all_:
         return f"all slots of pool {house.pool.name} are in error: standby slots shows why"
-    free, places = _in_budget(house, memory_mb, took, lengths, all_)
+    free, places = _in_budget(house, _tightest(house, memory_mb, cpus), took, lengths, all_)
     return Line(free, places, lengths, turn_ms, _starts(house, own))
 
 
@@ -99,26 +103,53 @@ def _unused(house: House, busy: int, make_ms: int) -> list[Column]:
     return [NOW] * free + [[at] * PATHS if at else NOW for at in later]
 
 
+class _Budget(Struct, frozen=True):
+    """One of the host's budgets, for an order that needs something of it."""
+
+    total: float
+    others: float
+    """What runs of other pools take."""
+    needs: float
+
+    @property
+    def left(self) -> float:
+        return self.total - self.others
+
+
+def _tightest(house: House, memory_mb: int, cpus: float | None) -> _Budget | None:
+    """The budget that allows the fewest at once; null where there is none."""
+    host, others = house.host, _others(house)
+    found = []
+    if host.memory_mb is not None and memory_mb:
+        found.append(_Budget(host.memory_mb, sum(order.memory_mb for order in others), memory_mb))
+    needs = processors.needed(house.pool, cpus, house.seats)
+    if host.cpus is not None and needs:
+        found.append(_Budget(host.cpus, processors.used(house.room.pools, others, house.seats), needs))
+    return min(found, key=lambda each: each.left / each.needs, default=None)
+
+
+def _others(house: House) -> Sequence[Order]:
+    return [order for order in house.holders.values() if order.pool != house.pool.name]
+
+
 def _in_budget(
-    house: House, memory_mb: int, took: Mapping[str, Took], lengths: Lengths, places: list[Column]
+    house: House, budget: _Budget | None, took: Mapping[str, Took], lengths: Lengths, places: list[Column]
 ) -> tuple[Sequence[Column], int]:
-    """Those of the pool's places that the host's memory allows, busy ones first, and how many may be used at once."""
+    """Those of the pool's places that the host's budget allows, busy ones first, and how many may be used at once."""
     most = min(house.pool.settings.slots_max, len(places))
-    budget = house.host.memory_mb
-    if budget is None or memory_mb == 0:
+    if budget is None:
         return places, most
-    others = [order for order in house.holders.values() if order.pool != house.pool.name]
+    others = _others(house)
     busy = len(house.holders) - len(others)
-    left = budget - sum(order.memory_mb for order in others)
-    fits = max(0, left) // memory_mb
+    fits = int(max(0, budget.left) / budget.needs + ROUNDED)
     if fits >= most:
         return places, most
     if fits > 0:
         return places[: max(busy, fits)], min(fits, len(places))
     # others hold too much: so many of them have to end before there is room
     ends = _busy_elsewhere(others, house.now, took, lengths)
-    usual = max(1, sum(order.memory_mb for order in others) // len(others))
-    needed = min(len(ends), -(-(memory_mb - left) // usual))
+    usual = max(ROUNDED, budget.others / len(others))
+    needed = min(len(ends), ceil((budget.needs - budget.left) / usual - ROUNDED))
     return ends, len(ends) - max(1, needed) + 1
 
 

@@ -215,11 +215,17 @@ class Store(Protocol):
         """All orders with an open run on this host's slots."""
 
     async def candidates(
-        self, pool: str, per_lane: int, memory_max: int | None, after: Mapping[str, tuple[int, str]] | None = None
+        self,
+        pool: str,
+        per_lane: int,
+        memory_max: int | None,
+        after: Mapping[str, tuple[int, str]] | None = None,
+        cpus_max: float | None = None,
     ) -> Sequence[Work]:
-        """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id); or of
-        the lanes in `after` only, each from the (rank, id) given there on. A spec that cannot be read is left out, and
-        so is whoever waits for its concurrency key: another run has it, or an order before it in the pool wants it."""
+        """Ready orders that need no more than `memory_max` and ask for no more than `cpus_max`: the first `per_lane` of
+        each lane, by (rank, id); or of the lanes in `after` only, each from the (rank, id) given there on. A spec that
+        cannot be read is left out, and so is whoever waits for its concurrency key: another run has it, or an order
+        before it in the pool wants it."""
 
     async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first; none of the projects that are spared."""

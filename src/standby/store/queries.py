@@ -91,7 +91,7 @@ with recursive lane (project) as (
     from lane where lane.project is not null)
 select s.body, head.* from lane cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
-        and o.memory_mb <= $3 and (o.concurrency_key is null or not exists (
+        and o.memory_mb <= $3 and (o.cpus is null or o.cpus <= $4) and (o.concurrency_key is null or not exists (
             select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key
                 and k.ended_at is null and (k.slot is not null
                     or k.pool = o.pool and k.rank is not null and (k.rank, k.id) < (o.rank, o.id))))
@@ -109,7 +109,7 @@ with recursive lane (project) as (
 select s.body, o.* from lane cross join orders o cross join specs s
 where lane.project is not null and o.id in (
     select h.id from orders h where h.pool = $1 and h.project = lane.project and h.rank is not null
-        and h.memory_mb <= $3 and (h.concurrency_key is null or not exists (
+        and h.memory_mb <= $3 and (h.cpus is null or h.cpus <= $4) and (h.concurrency_key is null or not exists (
             select 1 from orders k where k.project = h.project and k.concurrency_key = h.concurrency_key
                 and k.ended_at is null and (k.slot is not null
                     or k.pool = h.pool and k.rank is not null and (k.rank, k.id) < (h.rank, h.id))))
@@ -121,10 +121,11 @@ order by o.rank, o.id
 # candidates after: the next ones of known lanes, each from its own place on: what was claimed is not walked again
 CANDIDATES_AFTER_POSTGRES: Final = """
 select s.body, head.*
-from unnest(cast($4 as text[]), cast($5 as bigint[]), cast($6 as text[])) as lane (project, rank, id)
+from unnest(cast($5 as text[]), cast($6 as bigint[]), cast($7 as text[])) as lane (project, rank, id)
 cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
-        and (o.rank, o.id) > (lane.rank, lane.id) and o.memory_mb <= $3 and (o.concurrency_key is null or not exists (
+        and (o.rank, o.id) > (lane.rank, lane.id) and o.memory_mb <= $3 and (o.cpus is null or o.cpus <= $4)
+        and (o.concurrency_key is null or not exists (
             select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key
                 and k.ended_at is null and (k.slot is not null
                     or k.pool = o.pool and k.rank is not null and (k.rank, k.id) < (o.rank, o.id))))
@@ -134,11 +135,12 @@ order by head.rank, head.id
 """
 
 CANDIDATES_AFTER_SQLITE: Final = """
-select s.body, o.* from json_each($4) p join json_each($5) r on r.key = p.key join json_each($6) i on i.key = p.key
+select s.body, o.* from json_each($5) p join json_each($6) r on r.key = p.key join json_each($7) i on i.key = p.key
 cross join orders o cross join specs s
 where o.id in (
     select h.id from orders h where h.pool = $1 and h.project = p.value and h.rank is not null
-        and (h.rank, h.id) > (r.value, i.value) and h.memory_mb <= $3 and (h.concurrency_key is null or not exists (
+        and (h.rank, h.id) > (r.value, i.value) and h.memory_mb <= $3 and (h.cpus is null or h.cpus <= $4)
+        and (h.concurrency_key is null or not exists (
             select 1 from orders k where k.project = h.project and k.concurrency_key = h.concurrency_key
                 and k.ended_at is null and (k.slot is not null
                     or k.pool = h.pool and k.rank is not null and (k.rank, k.id) < (h.rank, h.id))))

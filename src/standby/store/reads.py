@@ -143,16 +143,22 @@ class Reads(ScheduleReads):
         return [_work(row) for row in await self.fetch(queries.OPEN_ORDERS, host)]
 
     async def candidates(
-        self, pool: str, per_lane: int, memory_max: int | None, after: Mapping[str, tuple[int, str]] | None = None
+        self,
+        pool: str,
+        per_lane: int,
+        memory_max: int | None,
+        after: Mapping[str, tuple[int, str]] | None = None,
+        cpus_max: float | None = None,
     ) -> Sequence[Work]:
-        """Ready orders that need no more than `memory_max`: the first `per_lane` of each lane, by (rank, id); or of
-        the lanes in `after` only, each from the (rank, id) given there on. A spec that cannot be read is left out."""
-        most = UNLIMITED if memory_max is None else memory_max
+        """Ready orders that need no more than `memory_max` and ask for no more than `cpus_max`: the first `per_lane` of
+        each lane, by (rank, id); or of the lanes in `after` only, each from the (rank, id) given there on. A spec that
+        cannot be read is left out."""
+        most = UNLIMITED if memory_max is None else memory_max, float(UNLIMITED) if cpus_max is None else cpus_max
         if after is None:
-            found = await self.fetch(self.dialect.candidates, pool, per_lane, most)
+            found = await self.fetch(self.dialect.candidates, pool, per_lane, *most)
         else:
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
-            found = await self.fetch(self.dialect.candidates_after, pool, per_lane, most, list(after), ranks, ids)
+            found = await self.fetch(self.dialect.candidates_after, pool, per_lane, *most, list(after), ranks, ids)
         specs = ((rows.spec(row[0]), row) for row in found)
         return [Work(rows.order(row[1:]), spec) for spec, row in specs if spec is not None]
 

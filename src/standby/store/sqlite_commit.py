@@ -16,15 +16,15 @@ from standby.store.schedules import put_schedule
 INSERT_ORDER: Final = """
 insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
     queue_due, dedupe_live, slot, incarnation, handle, commanded_at, command_until, ready_at, deadline, stop_reason,
-    reason, exit_code, ended_at, boot, deploy_since, concurrency_key)
-values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
+    reason, exit_code, ended_at, boot, deploy_since, concurrency_key, cpus)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) on conflict (id) do nothing
 """
 UPDATE_ORDER: Final = """
 update orders set version = ?2, state = ?7, state_since = ?8, attempt = ?9, rank = ?10, due_at = ?11, queue_due = ?12,
     dedupe_live = ?13, slot = ?14, incarnation = ?15, handle = ?16, commanded_at = ?17, command_until = ?18,
     ready_at = ?19, deadline = ?20, stop_reason = ?21, reason = ?22, exit_code = ?23, ended_at = ?24,
     boot = ?25, deploy_since = ?26
-where id = ?1 and version = ?28
+where id = ?1 and version = ?29
 """
 CLAIM_ORDER: Final = """
 update orders set version = version + 1, state = 'preparing', state_since = ?2, attempt = ?3, rank = null,

@@ -192,6 +192,7 @@ export class Detail {
       labels: Object.entries(order.labels).map(([name, value]) => `${name}=${value}`).join(", ") || null,
       "env (names only)": order.env_names.join(", ") || null,
       memory: `${order.memory_mb} MB`,
+      processors: order.cpus,
       priority: order.priority,
       submitted: `${order.submitted_at} by ${order.submitted_by}`,
       "not before": order.not_before,
