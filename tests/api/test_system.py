@@ -154,6 +154,34 @@ async def test_the_doctor_finds_a_place_that_somebody_shut_while_orders_wait(hom
     assert found["says"] == f"2 orders wait, and its host local is paused by tester since {since}"
 
 
+async def test_the_doctor_finds_a_project_that_somebody_shut_while_orders_wait(home: House) -> None:
+    since = time(home.clock.at)
+    await home.submit(project="reports")
+    assert "project reports" not in await checks(home), "nobody shut it"
+    await home.post("/projects/reports/pause", {"reason": "audit"})
+    found = (await checks(home))["project reports"]
+    assert (found["ok"], found["do"]) == (None, "standby projects resume reports")
+    assert found["says"] == f"1 order waits, and it is paused by tester since {since} (audit)"
+    await home.post("/projects/reports/resume")
+    assert "project reports" not in await checks(home)
+    await home.http.patch("/api/v1/projects/reports", json={"set": {"running_max": 0}})
+    found = (await checks(home))["project reports"]
+    assert (found["ok"], found["do"]) == (False, "standby projects set reports running_max=N")
+    assert found["says"] == "1 order waits, and running_max is 0: nothing starts"
+    await home.post("/projects/empty/pause")
+    assert "project empty" not in await checks(home), "nobody waits for it"
+
+
+async def test_the_doctor_finds_a_schedule_that_makes_no_orders(home: House) -> None:
+    since = time(home.clock.at)
+    await home.post("/schedules", {"name": "nightly", "cron": "@daily", "order": {"command": ["true"]}})
+    assert "schedule nightly" not in await checks(home)
+    await home.post("/schedules/nightly/pause", {"reason": "audit"})
+    found = (await checks(home))["schedule nightly"]
+    assert (found["ok"], found["do"]) == (None, "standby schedules resume nightly")
+    assert found["says"] == f"it makes no orders: it is paused by tester since {since} (audit)"
+
+
 async def test_the_doctor_finds_a_pool_without_slots_while_orders_wait(home: House) -> None:
     await home.http.patch("/api/v1/pools/default", json={"set": {"slots_max": 0}})
     assert (await checks(home))["pool default"]["ok"] is True, "nobody waits for it"

@@ -181,6 +181,29 @@ def test_a_schedule_is_added_shown_paused_run_and_removed(at_home: Standby, home
     assert at_home("schedules", "show", "hello").code == 4
 
 
+def test_a_schedule_is_changed_in_its_times_or_in_its_order_as_a_whole(at_home: Standby) -> None:
+    at_home("schedules", "add", "hello", "--cron", "@daily", "--env", "WORD=secret", "--", "true")
+    later = at_home("schedules", "change", "hello", "--cron", "@hourly", "--zone", "Europe/Berlin")
+    assert (later.code, "schedule hello ticks at 20" in later.err) == (0, True)
+    said = json.loads(at_home("schedules", "change", "hello", "--missed", "all", "--json").out)
+    assert (said["cron"], said["zone"], said["missed"]) == ("@hourly", "Europe/Berlin", "all")
+    assert (said["order"]["command"], said["order"]["env_names"]) == (["true"], ["WORD"]), "its order stays"
+    said = json.loads(at_home("schedules", "change", "hello", "--priority", "5", "--json", "--", "date").out)
+    assert (said["order"]["command"], said["order"]["priority"]) == (["date"], 5)
+    assert (said["cron"], said["order"]["env_names"]) == ("@hourly", []), "its order is another one, its times stay"
+
+
+def test_a_change_of_a_schedule_that_cannot_be_meant_is_refused_with_what_to_do(at_home: Standby) -> None:
+    at_home("schedules", "add", "hello", "--cron", "@daily", "--", "true")
+    wrong = at_home("schedules", "change", "hello", "--cron", "61 * * * *")
+    assert (wrong.code, "minute: '61' is not a value; use 0 to 59" in wrong.err) == (4, True)
+    part = at_home("schedules", "change", "hello", "--priority", "5")
+    assert (part.code, "an order is changed as a whole: give a command after `--`" in part.err) == (2, True)
+    nothing = at_home("schedules", "change", "hello")
+    assert (nothing.code, "there is nothing to change" in nothing.err) == (4, True)
+    assert at_home("schedules", "change", "nobody", "--cron", "@daily").code == 4
+
+
 def test_a_schedule_that_cannot_be_meant_is_refused_with_what_to_do(at_home: Standby) -> None:
     wrong = at_home("schedules", "add", "wrong", "--cron", "61 * * * *", "--", "true")
     assert (wrong.code, "minute: '61' is not a value; use 0 to 59" in wrong.err) == (4, True)

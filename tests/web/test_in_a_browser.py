@@ -67,6 +67,24 @@ def test_an_order_that_waits_says_why(page: Page, home: House) -> None:
     (home.state / "hosts" / "local" / "go").touch()
 
 
+def test_projects_that_hold_their_orders_back_are_shown(page: Page, home: House) -> None:
+    places = "document.querySelector('#places').innerText"
+    holder = home.submit(script="while [ ! -e ../../../go ]; do sleep 0.1; done")
+    home.in_state(holder, "running")
+    home.call("PATCH", "/projects/default", {"set": {"running_max": 1}})
+    home.submit("true")
+    for project in ("night", "free"):
+        home.call("POST", "/work-orders", {"command": ["true"], "project": project})
+    home.call("POST", "/projects/night/drain", {"reason": "audit"})
+    enter(page, home)
+    page.until(f"{places}.includes('at its limit: 1 of 1 open runs, 1 waiting')", "the one at its limit is shown")
+    page.until(f"/draining by admin for [0-9]+ s: audit, 1 waiting/.test({places})", "so is the one that drains")
+    assert "project free" not in page.text("#places")
+    page.press("[aria-label='resume project night']")
+    page.until(f"!{places}.includes('audit')", "it is open again")
+    (home.state / "hosts" / "local" / "go").touch()
+
+
 def test_an_order_that_waits_links_to_who_holds_its_slot_and_says_when_it_starts(page: Page, home: House) -> None:
     for _ in range(2):
         assert home.ended(home.submit("true"))["state"] == "completed"

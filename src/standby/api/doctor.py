@@ -13,12 +13,14 @@ from standby.api.needs import WorldNeed
 from standby.api.views import answer, shown_time, time
 from standby.config.values import is_loopback
 from standby.core import work
-from standby.core.model import Host, Lease, Level, Mode, OrderState, Pool, Slot, SlotState
+from standby.core.model import Host, Lease, Level, Mode, OrderState, Pool, Project, Schedule, Slot, SlotState
 from standby.world import World
 
 SLOW_MS: Final = 500
 OFFSET_MS: Final = 1_000
 """A store whose clock is further away than this makes deadlines hard to read."""
+WAITING_MOST: Final = 10_000
+"""Waiting orders of a project are counted no further than this."""
 
 router = APIRouter(tags=["system"])
 
@@ -55,6 +57,7 @@ async def examine(world: WorldNeed) -> Response:
         ]
     for pool in await store.pools():
         checks.append(_pool(pool, hosts.get(pool.host), counts.get((pool.name, OrderState.PENDING), 0)))
+    checks += [*await _projects(world), *await _schedules(world)]
     return answer(DoctorView(checks=[*checks, *far_workers(world), _disk(world), await _history(world)]))
 
 
@@ -123,7 +126,7 @@ def _slots(host: Host, slots: Sequence[Slot]) -> CheckView:
 
 def _pool(pool: Pool, host: Host | None, waiting: int) -> CheckView:
     """Whether orders wait for somebody to open it."""
-    name, wait = f"pool {pool.name}", f"{waiting} order{' waits' if waiting == 1 else 's wait'}"
+    name, wait = f"pool {pool.name}", _wait(waiting)
     if waiting and host is not None and host.mode is not Mode.OPEN:
         says = f"{wait}, and its host {host.name} is {_shut(host)}"
         return CheckView(name, None, says, f"standby hosts resume {host.name}")
@@ -133,6 +136,39 @@ def _pool(pool: Pool, host: Host | None, waiting: int) -> CheckView:
         do = f"standby pools set {pool.name} slots_max=N"
         return CheckView(name, False, f"{wait}, and slots_max is 0: nothing starts", do)
     return CheckView(name, True, wait)
+
+
+async def _projects(world: World) -> list[CheckView]:
+    """Those that may have no runs while their orders wait."""
+    found = []
+    for project in await world.store.projects():
+        waiting = await world.store.depth(None, project.name, WAITING_MOST) if project.running_max == 0 else 0
+        name, wait = f"project {project.name}", _wait(waiting)
+        if waiting and project.mode is not Mode.OPEN:
+            says, do = f"{wait}, and it is {_shut(project)}", f"standby projects resume {project.name}"
+            found.append(CheckView(name, None, says, do))
+        elif waiting:
+            do = f"standby projects set {project.name} running_max=N"
+            found.append(CheckView(name, False, f"{wait}, and running_max is 0: nothing starts", do))
+    return found
+
+
+async def _schedules(world: World) -> list[CheckView]:
+    """Those that are paused."""
+    paused = [each for each in await world.store.schedules() if each.mode is not Mode.OPEN]
+    return [
+        CheckView(
+            f"schedule {each.name}",
+            None,
+            f"it makes no orders: it is {_shut(each)}",
+            f"standby schedules resume {each.name}",
+        )
+        for each in paused
+    ]
+
+
+def _wait(waiting: int) -> str:
+    return f"{waiting} order{' waits' if waiting == 1 else 's wait'}"
 
 
 def far_workers(world: World) -> list[CheckView]:
@@ -145,7 +181,7 @@ def far_workers(world: World) -> list[CheckView]:
     return [CheckView("workers", None, says, "set worker_url to an address that they can reach")]
 
 
-def _shut(place: Pool | Host) -> str:
+def _shut(place: Pool | Host | Project | Schedule) -> str:
     because = f" ({place.mode_reason})" if place.mode_reason else ""
     return f"{place.mode} by {place.mode_actor} since {time(place.mode_since)}{because}"
 

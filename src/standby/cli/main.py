@@ -37,7 +37,7 @@ COMMANDS: Final = {
     "serve": ("serve:serve", SERVE),
     "submit": ("submit:submit", "Hand in a work order, and stay with it if asked to."),
     "orders": ("orders:app", "List, show, follow, cancel, repeat, remove work orders."),
-    "schedules": ("schedules:app", "List schedules; add, show, pause, resume, run or remove one."),
+    "schedules": ("schedules:app", "List schedules; add, change, show, pause, resume, run or remove one."),
     "events": ("events:events", "What happened, and what happens."),
     "pools": ("places:pools", "List pools; show, set, pause, resume or drain one."),
     "slots": ("places:slots", "List slots and what they do."),

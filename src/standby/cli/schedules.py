@@ -6,12 +6,12 @@ from cyclopts import App, Parameter
 
 from standby.cli.submit import Wish, order_body
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import OK, Server, ServerNeed, Why, cut, print_json, say, shown
+from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, cut, print_json, say, shown
 from standby.client.schedules import Schedule
 
 ScheduleName = Annotated[str, Parameter(help="Name of the schedule.")]
 
-app = App(name="schedules", help="List schedules; add, show, pause, resume, run or remove one.")
+app = App(name="schedules", help="List schedules; add, change, show, pause, resume, run or remove one.")
 
 
 @app.default
@@ -56,6 +56,36 @@ def add(
     asked, order = server or Server(), order_body(command, wish or Wish())
     made = asked.ask(lambda client: client.add_schedule(name, cron, order, zone=zone, missed=missed))
     print_json(made) if asked.json else say(f"schedule {name} ticks at {_times(made)}, ...")
+    return OK
+
+
+@app.command
+def change(
+    name: ScheduleName,
+    /,
+    *command: str,
+    cron: Annotated[str | None, Parameter(help="When: five fields like '30 2 * * mon-fri', or @hourly, ...")] = None,
+    zone: Annotated[str | None, Parameter(help="Time zone of these times, like Europe/Berlin.")] = None,
+    missed: Annotated[str | None, Parameter(help="What becomes of ticks that nobody could make.")] = None,
+    wish: Annotated[Wish | None, Parameter(name="*")] = None,
+    server: ServerNeed = None,
+) -> int:
+    """Change when it ticks, or its order as a whole: `standby schedules change NAME [options of add] [-- COMMAND ...]`
+
+    Parameters
+    ----------
+    command
+        Program and arguments of the new order, after `--`; it has nothing of the old one, no env value either.
+    """
+    asked, order = server or Server(), None
+    if command or wish is not None:
+        if not command and (wish is None or wish.script is None):
+            raise Unusable("an order is changed as a whole: give a command after `--`, or a script with --script")
+        order = order_body(command, wish or Wish())
+    now = asked.ask(lambda client: client.change_schedule(name, cron=cron, zone=zone, missed=missed, order=order))
+    print_json(now) if asked.json else say(
+        f"schedule {name} ticks at {_times(now)}, ..." if now.next_ticks else f"schedule {name} is changed, and paused"
+    )
     return OK
 
 

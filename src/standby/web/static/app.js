@@ -3,7 +3,7 @@
 import { events, get, hasKey, post, takeKeyFromAddress, useKey } from "./api.js";
 import { Detail } from "./detail.js";
 import { ago, element, ending, lasts, what } from "./parts.js";
-import { projectCard, scheduleRow } from "./schedules.js";
+import { holdsBack, projectCard, scheduleRow } from "./schedules.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
 const PAGE = 50;
@@ -52,7 +52,7 @@ async function refresh() {
     ]);
     view.pools = pools.pools;
     view.hosts = hosts.hosts;
-    view.projects = projects.projects.filter((project) => project.mode !== "open");
+    view.projects = projects.projects.filter(holdsBack);
     view.schedules = schedules.schedules;
     by("key-form").hidden = true;
     draw();

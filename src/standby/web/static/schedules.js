@@ -1,6 +1,6 @@
-// Schedules, and projects that somebody closed.
+// Schedules, and projects that hold their orders back.
 
-import { element, what } from "./parts.js";
+import { ago, element, what } from "./parts.js";
 
 const BY_PAGE = { reason: "asked on the page" };
 
@@ -8,8 +8,8 @@ function moment(time) {
   return time ? element("time", { datetime: time, title: time }, new Date(time).toLocaleString()) : "";
 }
 
-function because({ mode, mode_actor: actor, mode_reason: reason }) {
-  return `${mode} by ${actor}${reason ? `: ${reason}` : ""}`;
+function because({ mode, mode_actor: actor, mode_since: since, mode_reason: reason }) {
+  return `${mode} by ${actor} for ${ago(since)}${reason ? `: ${reason}` : ""}`;
 }
 
 function button(word, label, press) {
@@ -39,12 +39,19 @@ export function scheduleRow(schedule, act) {
   );
 }
 
+// Somebody closed it, or it has as many runs as it may and more orders wait.
+export function holdsBack(project) {
+  return project.mode !== "open" || (project.pending > 0 && project.running_max !== null && project.open >= project.running_max);
+}
+
 export function projectCard(project, act) {
   const path = `/projects/${encodeURIComponent(project.name)}/resume`;
+  const open = project.mode === "open";
+  const why = open ? `at its limit: ${project.open} of ${project.running_max} open runs` : because(project);
   return element(
     "article", { class: "held" },
     element("h2", {}, "project ", element("b", {}, project.name)),
-    element("span", { class: "bad" }, because(project)),
-    button("resume", `project ${project.name}`, () => act(path, BY_PAGE)),
+    element("span", { class: "bad" }, project.pending ? `${why}, ${project.pending} waiting` : why),
+    open ? null : button("resume", `project ${project.name}`, () => act(path, BY_PAGE)),
   );
 }
