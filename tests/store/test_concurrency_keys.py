@@ -67,8 +67,9 @@ async def test_whoever_waits_for_a_key_is_no_candidate(store: Store) -> None:
     assert [work.order.id for work in await store.candidates("p", 9, None, after)] == [other.id, plain.id]
 
 
-async def test_an_order_keeps_its_key(store: Store) -> None:
-    (order,) = await _orders(store, "k")
+@pytest.mark.parametrize("key", ["k", "", "a\x1fb", "\x1e"])
+async def test_an_order_keeps_its_key(store: Store, key: str) -> None:
+    (order,) = await _orders(store, key)
     found = await store.order(order.id)
     assert found is not None and found.order == replace(order, state=OrderState.PENDING)
 

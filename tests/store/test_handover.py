@@ -30,14 +30,15 @@ class House:
         self.commits += 1
         return await self._commit(batch, **keys)
 
-    async def open(self, slots: int, orders: int) -> tuple[list[Slot], list[Order]]:
+    async def open(self, slots: int, orders: int, keys: str = "") -> tuple[list[Slot], list[Order]]:
         self.host, self.pool = rows.host(), rows.pool()
         await self.store.save([make.put_host(None, self.host), make.put_pool(None, self.pool)])
         taken = await self.store.take_lease(self.host.name, "a", 600_000)
         assert taken is not None
         self.lease = (self.host.name, taken[0].epoch)
         places = [rows.slot(number) for number in range(1, slots + 1)]
-        waiting = [make.order(project="default", pool="default") for _ in range(orders)]
+        named = [*keys, *[None] * (orders - len(keys))]
+        waiting = [make.order(project="default", pool="default", concurrency_key=key) for key in named]
         await self.store.save([*map(make.add_slot, places), *map(make.submit, waiting)])
         self.commits = 0
         return places, waiting
@@ -188,3 +189,56 @@ async def test_a_claim_that_is_refused_leaves_its_order_waiting(store: Store) ->
     assert _answers(verdicts) == [Answer.SAVED, Answer.CONFLICT]
     work = await store.order(order.id)
     assert work is not None and work.order.state is OrderState.PENDING
+
+
+async def test_claims_with_keys_share_the_commit_of_the_ends_before_them(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(3, 6, "abcdef")
+    first = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=False)]
+    assert _answers(await store.save(first)) == [Answer.SAVED] * 3
+    ends = [house.end(claim, slot) for claim, slot in zip(first, slots, strict=True)]
+    claims = [house.claim(order, _slot(end)) for order, end in zip(orders[3:], ends, strict=True)]
+
+    house.commits = 0
+    verdicts = await store.save([*ends, *claims])
+
+    assert (_answers(verdicts), house.commits) == ([Answer.SAVED] * 6, 1)
+    works = [await store.order(order.id) for order in orders]
+    folded = fold(await store.events(0, 1_000))
+    assert folded.orders == {work.order.id: work.order for work in works if work is not None}
+
+
+async def test_of_two_claims_of_one_key_the_second_is_full_and_harms_nobody(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(3, 3, "kkl")
+    claims = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=True)]
+
+    assert _answers(await store.save(claims)) == [Answer.SAVED, Answer.FULL, Answer.SAVED]
+    again = house.claim(orders[1], slots[1])
+    assert _answers(await store.save([again])) == [Answer.FULL]
+    assert {order.id for order in (await store.holders()).values()} == {orders[0].id, orders[2].id}
+
+
+async def test_a_key_may_change_hands_in_one_commit(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(2, 2, "kk")
+    claimed = house.claim(orders[0], slots[0])
+    await store.save([claimed])
+
+    house.commits = 0
+    verdicts = await store.save([house.end(claimed, slots[0]), house.claim(orders[1], slots[1])])
+
+    assert (_answers(verdicts), house.commits) == ([Answer.SAVED] * 2, 1)
+
+
+async def test_a_key_that_is_held_by_somebody_whose_end_is_refused_is_not_claimed(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(2, 2, "kk")
+    claimed = house.claim(orders[0], slots[0])
+    await store.save([claimed])
+    assert claimed.order is not None
+    await store.save([life.stop(rows.cause(), claimed.order, rows.spec(), Reason.CANCELLED)])
+
+    verdicts = await store.save([house.end(claimed, slots[0]), house.claim(orders[1], slots[1])])
+
+    assert _answers(verdicts) == [Answer.CONFLICT, Answer.FULL]

@@ -120,6 +120,8 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
         writes.append(slot)
     if was.dedupe_live is not None and was.dedupe_live != now.dedupe_live:
         writes.append(f"dedupe {was.dedupe_live}")
+    if claim and now.concurrency_key is not None:
+        writes.append(f"key {now.project} {now.concurrency_key}")
     return Entry(
         change,
         now,

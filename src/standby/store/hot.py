@@ -91,9 +91,10 @@ def is_submit(change: Change, data: str) -> bool:
         due_at=order.due_at,
         queue_due=order.queue_due,
         dedupe_live=order.dedupe_live,
+        concurrency_key=order.concurrency_key,
     )
-    if change.sealed_env == b"" or order.dedupe_live == "":  # on its way a lone empty text looks like none
-        return False
+    if change.sealed_env == b"" or "" in (order.dedupe_live, order.concurrency_key):
+        return False  # on its way a lone empty text looks like none
     rest = (change.order_was, change.run, change.slot, change.pool, change.host, change.project)
     alone = all(row is None for row in rest) and change.guards == _UNGUARDED
     return alone and order == new and spec.order_id == order.id
@@ -109,7 +110,7 @@ def _is_claim(change: Change, was: Order, now: Order) -> bool:
     guards = change.guards
     taken = guards.slot_free == now.slot is not None and guards.slot_version is not None and guards.project_limit
     waited = was.slot is None and was.state is OrderState.PENDING and now.rank is None and now.queue_due is None
-    alone = not (change.run or change.slot or change.slot_was or was.concurrency_key)
+    alone = not (change.run or change.slot or change.slot_was)
     return alone and taken and waited and now.commanded_at == change.at
 
 

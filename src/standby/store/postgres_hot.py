@@ -16,7 +16,7 @@ _COLUMNS: Final = {
     Hot.END: "nnttntntntnntntnnttnnnntnnt",
     Hot.CLAIM: "nnttnnntntnnt",
     Hot.READY: "nnttnntnt",
-    Hot.SUBMIT: "nnttttnnnnnttttttt",
+    Hot.SUBMIT: "nnttttnnnnntttttttt",
 }
 _TYPES: Final = {"n": "cast(${} as text)::bigint[]", "t": "string_to_array(${}, E'\\x1f', E'\\x1e')"}
 _OTHERS: Final = 11
@@ -148,6 +148,7 @@ def _submit(n: int, g: int, one: Entry) -> Row:
         order.due_at,
         order.queue_due,
         order.dedupe_live,
+        order.concurrency_key,
         one.spec_body,
         None if sealed is None else sealed.hex(),
         None if kept is None else kept.key,
