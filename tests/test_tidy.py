@@ -27,6 +27,7 @@ CORE_MAY_IMPORT = {
     "heapq",
     "itertools",
     "math",
+    "operator",
     "typing",
     "msgspec",
     "msgspec.structs",

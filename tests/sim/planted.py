@@ -96,15 +96,15 @@ def incarnation_ignored_in_stop(patch: pytest.MonkeyPatch) -> None:
 def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
     real = HostStep._claim
 
-    def claim(self: HostStep, mirror: Any, plan: admit.Plan, specs: Mapping[str, Spec]) -> None:
+    def claim(self: HostStep, mirror: Any, plan: admit.Plan, waiting: Mapping[str, Work]) -> None:
         window_ms = self._world.config.command_window_ms
         for admission in plan.admissions:
-            order, slot, spec = admission.order, admission.slot, specs[admission.order.id]
+            order, slot, spec = admission.order, admission.slot, waiting[admission.order.id].spec
             cause = self._cause(Trigger.ADMIT)
             change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
             assert change.order is not None
             self._hands.start(Work(change.order, spec), slot, {}, self._making(mirror, slot))
-        real(self, mirror, plan, specs)
+        real(self, mirror, plan, waiting)
 
     patch.setattr(HostStep, "_claim", claim)
 

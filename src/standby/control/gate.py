@@ -8,7 +8,7 @@ from standby.control.book import Book
 from standby.core import lifecycle, pressure
 from standby.core.admit import Admission, Plan, Room
 from standby.core.lifecycle import Cause
-from standby.core.model import Host, Json, Spec, Trigger
+from standby.core.model import Json, Spec, Trigger
 from standby.core.rank import rank
 from standby.store.contract import Work
 
@@ -43,8 +43,10 @@ class StartGate:
             self._book.ahead.add(Work(held, waiting[held.id].spec))
 
 
-def grant_note(cause: Cause, host: Host, admission: Admission, spec: Spec, queue: int) -> Mapping[str, Json]:
+def grant_note(
+    cause: Cause, admission: Admission, spec: Spec, starts_max: int | None, queue: int
+) -> Mapping[str, Json]:
     """Which start in flight it is, how many wait behind it, and how long it waited in all."""
     ready_at = (admission.order.rank or 0) - rank(spec, 0)
     waited_ms = max(0, cause.at - ready_at)
-    return {"starts": {"n": admission.nth, "max": pressure.starts_max(host), "queue": queue, "waited_ms": waited_ms}}
+    return {"starts": {"n": admission.nth, "max": starts_max, "queue": queue, "waited_ms": waited_ms}}

@@ -16,10 +16,10 @@ from standby.control.mirror import Mirror
 from standby.control.tending import Tending
 from standby.control.times import Times
 from standby.control.workers import Workers
-from standby.core import admit, judge, lifecycle, places, slots, warm, work
+from standby.core import admit, judge, lifecycle, places, pressure, slots, warm, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, OrderState, Slot, SlotState, Spec, Trigger, order_of, run_id
+from standby.core.model import Change, EventKind, OrderState, Slot, SlotState, Trigger, order_of, run_id
 from standby.core.sighting import Sighting
 from standby.drivers.contract import Driver, Making, Watch
 from standby.seal import SealBroken
@@ -304,7 +304,7 @@ class HostStep:
             # nobody waits in a pool that was asked and had nobody; of a full one nothing is known
             self._book.seek = self._book.seek or bool(waiting) or 0 in most.values()
             await self._gate.tell(room, plan, waiting)
-            self._claim(mirror, plan, {order_id: work.spec for order_id, work in waiting.items()})
+            self._claim(mirror, plan, waiting)
         if tended or plan.wanted:
             self._book.post(self._start_claimed)  # nobody waits for slots that are made for others
             await self._tending.size(mirror, plan)
@@ -322,25 +322,24 @@ class HostStep:
             return False
         plan = admit.admit(room, [order])
         if plan.admissions:
-            self._claim(mirror, plan, {order.id: work.spec})
+            self._claim(mirror, plan, {order.id: work})
             self._book.post(self._start_claimed)
         return bool(plan.admissions)
 
-    def _claim(self, mirror: Mirror, plan: admit.Plan, specs: Mapping[str, Spec]) -> None:
+    def _claim(self, mirror: Mirror, plan: admit.Plan, waiting: Mapping[str, Work]) -> None:
         window_ms = self._world.config.command_window_ms
         if not plan.admissions or not self._hold.outlives(window_ms):
             return
         claims: list[Change] = []
+        host, starts_max = mirror.host, pressure.starts_max(mirror.host)
         for admission in plan.admissions:
-            order, pool, host = admission.order, mirror.pools[admission.order.pool], mirror.host
-            cause, spec = self._cause(Trigger.ADMIT), specs[order.id]
-            if admission.nth is None:
-                claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms))
-            else:
-                self._tending.started()
-                note = grant_note(cause, host, admission, spec, len(plan.held))
-                claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
+            order, pool = admission.order, mirror.pools[admission.order.pool]
+            cause, spec = self._cause(Trigger.ADMIT), waiting[order.id].spec
+            note = {} if admission.nth is None else grant_note(cause, admission, spec, starts_max, len(plan.held))
+            claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
             mirror.claimed(claims[-1], spec)
+        if any(admission.nth is not None for admission in plan.admissions):
+            self._tending.started()
         self._book.ahead.drop(admission.order for admission in plan.admissions)
         self._tending.pace.took(plan, mirror.weights, self._world.clock.now())
         self._book.send(claims)

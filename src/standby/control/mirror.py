@@ -71,9 +71,15 @@ class Mirror:
         host = self.host
         if host.memory_mb is not None or pressure.starts_max(host) is not None:
             return True
-        if any(pool.settings.running_max is not None for pool in self.pools.values()):
-            return True
-        return any(each.running_max is not None for each in self.projects.values())
+        return self._limits_projects or any(pool.settings.running_max is not None for pool in self.pools.values())
+
+    @cached_property
+    def _limits_projects(self) -> bool:
+        return any(most is not None for most in self.project_max.values())
+
+    @cached_property
+    def _stops_projects(self) -> bool:
+        return any(project.mode_stop_at is not None for project in self.projects.values())
 
     @cached_property
     def project_max(self) -> Mapping[str, int | None]:
@@ -99,8 +105,8 @@ class Mirror:
     @property
     def stops(self) -> bool:
         """Whether anything is drained at once."""
-        rows: list[Host | Pool | Project] = [self.host, *self.pools.values(), *self.projects.values()]
-        return any(row.mode_stop_at is not None for row in rows)
+        rows: list[Host | Pool] = [self.host, *self.pools.values()]
+        return self._stops_projects or any(row.mode_stop_at is not None for row in rows)
 
     def stop_at(self, order: Order) -> int | None:
         """From when on its run is stopped, because what it belongs to is drained at once."""
@@ -186,7 +192,7 @@ class Mirror:
         was = change.order_was
         if was is not None and was.id in self.opened and change.order is not None and change.order.state not in OPEN:
             self.ending[was.id] = was
-            self._count(was.project, 1)  # taken back when it is settled
+            del self.opened[was.id]  # here, so that its place in a limit is given back when it is settled
         self.apply(change)
 
     def _apply_order(self, change: Change) -> None:

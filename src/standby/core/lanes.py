@@ -11,6 +11,7 @@ decides where the first is equal: a faster pool makes the lanes of a slower one 
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
+from operator import attrgetter
 from typing import Final
 
 from standby.core.model import Order
@@ -67,7 +68,7 @@ class Line:
         for order in waiting:
             self._lanes.setdefault((order.pool, order.project), []).append(order)
         for orders in self._lanes.values():
-            orders.sort(key=_place, reverse=True)
+            orders.sort(key=_RANK, reverse=True)
         self._heap = [_entry(lane, turns.start(lane), orders[-1]) for lane, orders in self._lanes.items()]
         heapify(self._heap)
 
@@ -101,6 +102,8 @@ class Line:
             heappop(self._heap)
 
 
+_RANK: Final = attrgetter("rank", "id")
+"""As `_place`, of orders that all have a rank; this is on the hot path."""
 _Entry = tuple[int, int, int, int, str, Lane]
 _URGENT: Final = 0
 

@@ -152,18 +152,23 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
     def is_seat(self, pool: str) -> bool:
         return is_seat(self.pools[pool], self.seats)
 
+    @cached_property
+    def alive(self) -> AbstractSet[str]:
+        """Pools whose idle slots are alive."""
+        return {name for name, pool in self.pools.items() if hands_over(pool, self.seats)}
+
     def hands_over(self, pool: str) -> bool:
         """Whether its idle slots are alive."""
-        return pool in self.pools and hands_over(self.pools[pool], self.seats)
+        return pool in self.alive
 
     @cached_property
     def starting(self) -> int:
         """Platform starts in flight: runs commanded and not ready, slots being made."""
-        runs = [order for order in (*self.opened, *self.ending) if order.ready_at is None or order.id in self.unsaved]
+        alive, unsaved = self.alive, self.unsaved
+        runs = [order for order in (*self.opened, *self.ending) if order.ready_at is None or order.id in unsaved]
         making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
-        return sum(not self.hands_over(order.pool) for order in runs) + sum(
-            not self.is_seat(slot.pool) for slot in making
-        )
+        begun = sum([order.pool not in alive for order in runs]) if alive else len(runs)
+        return begun + sum(not self.is_seat(slot.pool) for slot in making)
 
     @cached_property
     def gap_ends_at(self) -> int:
@@ -204,12 +209,12 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def used_mb(self) -> int:
         """Memory that counts: of open runs, and of live places that nobody uses; each place once."""
-        alive = {name: pool.settings.memory_mb for name, pool in self.pools.items() if self.hands_over(name)}
-        runs = sum(max(order.memory_mb, alive.get(order.pool, 0)) for order in (*self.opened, *self.ending))
+        orders = (*self.opened, *self.ending)
+        alive = {name: self.pools[name].settings.memory_mb for name in self.alive}
         if not alive:
-            return runs
-        held = {order.slot for order in (*self.opened, *self.ending)}
-        return runs + sum(
+            return sum([order.memory_mb for order in orders])
+        held = {order.slot for order in orders}
+        return sum(max(order.memory_mb, alive.get(order.pool, 0)) for order in orders) + sum(
             alive[slot.pool]
             for slot in self.slots
             if slot.pool in alive

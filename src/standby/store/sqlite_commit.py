@@ -1,5 +1,6 @@
 """One batch in one SQLite transaction: each change is checked, then written, or left out with its verdict."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, cast
 
@@ -11,6 +12,7 @@ from standby.store.commit import Unsure, Violated, held_back
 from standby.store.contract import Answer, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hot import MOVES, Hot
+from standby.store.queries import OPEN_BY_PROJECT
 from standby.store.schedules import put_schedule
 
 INSERT_ORDER: Final = """
@@ -203,8 +205,9 @@ class Batch:
         self._epochs: dict[str, int | None] = {}
         self._versions: dict[tuple[str, str], Value] = {}
         self._common: dict[object, Verdict | None] = {}
-        self._opened: dict[str, int] = {}
-        self._room: dict[str, int | None] = {}
+        self._running_max: dict[str, Value] = {}
+        self._open: Counter[str] | None = None
+        """Open runs by project, once somebody asked."""
 
     def write(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
         """Check and write every change, then all their events. Hot ones are checked by what was read at once, and
@@ -220,6 +223,7 @@ class Batch:
                 refusal = self._hot_refusal(one, hot) if one.hot in MOVES else self._refusal(one)
                 verdicts[one.change.id] = refusal or self._write(one, hot)
             hot.write()
+            self._open = None  # what the ends of this part let go counts no more
         self._cursor.executemany(INSERT_EVENT, self._events)
         return [verdicts[one.change.id] for one in batch]
 
@@ -315,21 +319,22 @@ class Batch:
         project, key = one.order.project, one.order.concurrency_key
         if key is not None and self._get(KEY_HELD, project, key) is not None:
             return False
-        if project not in self._room:
-            most = self._get("select running_max from projects where name = ?", project)
-            text = "select count(*) from orders where slot is not null and project = ?"
-            self._room[project] = None if most is None else cast(int, most) - cast(int, self._get(text, project))
-            self._opened[project] = 0
-        room = self._room[project]
-        return room is None or self._opened[project] < room
+        if project not in self._running_max:
+            self._running_max[project] = self._get("select running_max from projects where name = ?", project)
+        most = self._running_max[project]
+        if most is None:
+            return True
+        if self._open is None:
+            self._open = Counter(dict(self._cursor.execute(OPEN_BY_PROJECT)))
+        return self._open[project] < cast(int, most)
 
     def _write(self, one: Entry, hot: "Moves") -> Verdict:
         # The order goes first: when it is not as it was, nothing of the change has been written yet.
         if one.hot not in MOVES and one.order is not None and not self._write_order(one):
             return CONFLICT
         self._seq += 1
-        if one.opens in self._opened:
-            self._opened[one.opens] += 1
+        if one.opens is not None and self._open is not None:
+            self._open[one.opens] += 1
         if one.hot in MOVES:
             hot.add(one)
         else:
