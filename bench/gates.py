@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Final
 
+from bench.history import add_waiting
 from bench.rounds import Figures, Target, turns
 from bench.run import Run
 from bench.side import Side
@@ -26,7 +27,12 @@ def drain(run: Run, engine: str) -> list[Figures]:
 def claims(run: Run, engine: str) -> list[Figures]:
     """Serve some orders of a queue that stays as long as it is, over very many projects."""
     few, many = run.scale.pending
-    with run.ours(engine) as short, run.ours(engine) as long:
+    urls = [run.database(engine), run.database(engine)]
+    for url, pending in zip(urls, (few, many), strict=True):
+        with run.ours(engine, url=url) as side:
+            side.ask("submit", calls=1, callers=1, size=2)
+        add_waiting(url, pending, PROJECTS)
+    with run.ours(engine, url=urls[0]) as short, run.ours(engine, url=urls[1]) as long:
         measures = [
             partial(_rate, side, "claims", pending=pending, orders=run.scale.claimed, projects=PROJECTS)
             for side, pending in ((long, many), (short, few))

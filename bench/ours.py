@@ -36,6 +36,8 @@ POOL: Final = "default"
 PROJECT: Final = "default"
 PAGE: Final = 500
 MANY: Final = 1_000_000
+PATIENCE_MS: Final = 86_400_000
+"""Nobody gives up waiting while a long queue is measured."""
 GATES: Final[Mapping[str, Any]] = {
     "hosts": {HOST: {"driver": "scripted", "memory_mb": MANY, "starts_max": MANY}},
     "projects": {f"p{number}": {"running_max": MANY, "weight": number + 1, "queue_max": MANY} for number in range(4)},
@@ -169,7 +171,8 @@ class Ours:
             state_since=cause.at,
             concurrency_key=order_id if keys else None,
         )
-        return lifecycle.submit(cause, order, Spec(order_id=order_id, command=("true",)), pool, None, None)
+        spec = Spec(order_id=order_id, command=("true",), queue_timeout_ms=PATIENCE_MS)
+        return lifecycle.submit(cause, order, spec, pool, None, None)
 
 
 async def main(url: str, slots: int, *, gates: bool) -> None:

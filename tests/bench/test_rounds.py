@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from bench.__main__ import PARTS, chosen
-from bench.history import copies
+from bench.history import Sample, copies
 from bench.report import table
 from bench.rounds import Figures, Target, judged, percentile, row, said, turns
 
@@ -80,17 +80,24 @@ def test_a_word_that_begins_no_part_is_answered_with_all_of_them() -> None:
 
 
 def test_a_copied_past_has_ids_and_numbers_of_its_own() -> None:
-    sample: dict[str, list[tuple[Any, ...]]] = {
-        "orders": [("real", "completed")],
-        "specs": [(4, "real", '{"order_id":"real"}')],
+    rows: dict[str, list[tuple[Any, ...]]] = {
+        "orders": [("real", 2, "one", "one")],
+        "specs": [(4, "real", "one", "one", '{"order_id":"real"}')],
         "runs": [("real", 1)],
-        "events": [(4, "real"), (9, "real")],
+        "events": [(4, "real", '{"project":"one","pool":"one"}'), (9, "real", "{}")],
     }
-    (page,) = copies(sample, "real", last_seq=20, ended=2)
-    first, second = f"0{0:025d}", f"0{1:025d}"
-    assert [order[0] for order in page["orders"]] == [first, second]
-    assert page["specs"] == [(21, first, f'{{"order_id":"{first}"}}'), (23, second, f'{{"order_id":"{second}"}}')]
-    assert page["events"] == [(21, first), (22, first), (23, second), (24, second)]
+    sample, first, second = Sample("real", "one", rows, 20), f"0{0:025d}", f"0{1:025d}"
+    (page,) = copies(sample, 2, None)
+    assert page["orders"] == [(first, 2, "one", "one"), (second, 2, "one", "one")]
+    assert [(spec[0], spec[1], spec[4]) for spec in page["specs"]] == [
+        (21, first, f'{{"order_id":"{first}"}}'),
+        (23, second, f'{{"order_id":"{second}"}}'),
+    ]
+    assert [event[:2] for event in page["events"]] == [(21, first), (22, first), (23, second), (24, second)]
+    (spread,) = copies(sample, 2, 9)
+    assert [order[2:] for order in spread["orders"]] == [("p0", "one"), ("p1", "one")]
+    assert [spec[2:4] for spec in spread["specs"]] == [("one", "p0"), ("one", "p1")]
+    assert spread["events"][2][2] == '{"project":"p1","pool":"one"}'
 
 
 def test_a_table_shows_what_falls_short() -> None:
