@@ -206,8 +206,8 @@ class HostStep:
         return seen
 
     async def _away(self, mirror: Mirror, error: str, asked_at: int) -> None:
-        """Note since when nobody could look, and stop the clocks of the orders that wait for it: an answer may have been
-        waited for in vain for long."""
+        """Note since when nobody could look, and stop the clocks of the orders that wait for it: the answer may have
+        been waited for in vain for long."""
         host = mirror.host
         changes: list[Change] = []
         if host.unreachable_since is None or host.error != error:

@@ -58,8 +58,8 @@ while for p in $(grep -ls "{MARK}=$1;" /proc/[0-9]*/environ); do
 p=${{p#/proc/}}; kill -9 ${{p%/environ}}; done; [ "$p" ]; do p=; done ;;
 esac
 """
-"""Asks or ends the processes of one run, from beside it: `sh -c TOOL standby RUN probe|ask|kill`. What is ended before it
-began finds the fence taken, and begins no more."""
+"""Asks or ends the processes of one run, from beside it: `sh -c TOOL standby RUN probe|ask|kill`. What is ended before
+it began finds the fence taken, and begins no more."""
 
 _RUN: Final = """_p=$(command -v "$1") || { echo "no such command: $1" >$d/error; exit 127; }
 case $_p in /*) [ -x "$_p" ] || { echo "not executable: $1" >$d/error; exit 126; };; esac
