@@ -78,7 +78,7 @@ async def test_the_time_in_which_a_look_waits_in_vain_for_its_answer_is_no_queue
         stage.clock.ms += 5_000
         raise Unreachable("no answer")
 
-    stage.driver.observe = hangs  # type: ignore[method-assign]
+    stage.driver.observe = hangs  # type: ignore[method-assign, assignment]
     await stage.steps(leader, 1, each_ms=1_000)
     stage.driver.observe = observe  # type: ignore[method-assign]
     await stage.steps(leader, 1, each_ms=1_000)
