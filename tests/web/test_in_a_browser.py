@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.house import House, house
+from tests.e2e.house import House, house, until
 
 from .browser import Page, browser, find_browser
 
@@ -65,6 +65,22 @@ def test_an_order_that_waits_says_why(page: Page, home: House) -> None:
     page.until("document.querySelector('#detail').innerText.includes('slot')", "it names the gate")
     assert waits in page.text("#detail")
     (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_how_right_the_estimates_were_is_shown_with_their_pool(page: Page, home: House) -> None:
+    assert home.ended(home.submit("true"))["state"] == "completed"
+    told = until(lambda: _estimated(home), "a wait is estimated")
+    assert home.ended(told)["state"] == "completed"
+    enter(page, home)
+    shown = "/estimates off by [0-9.]+ m?s, [0-9]+ % in range/.test(document.querySelector('#places').innerText)"
+    page.until(shown, "the error is shown")
+
+
+def _estimated(home: House) -> str | None:
+    """An order that was told how long it will wait."""
+    taken = home.call("POST", "/work-orders", {"command": ["true"]}).json()
+    order_id: str = taken["id"]
+    return order_id if taken["estimated_wait_ms"] is not None else None
 
 
 def test_projects_that_hold_their_orders_back_are_shown(page: Page, home: House) -> None:
