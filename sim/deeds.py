@@ -210,6 +210,16 @@ class Deeds(Grounds):
     def do_down_inside(self) -> None:
         self._trapped("down")
 
+    def do_keep_schedules(self) -> None:
+        """Somebody keeps the schedules, perhaps not to the end, perhaps beside another one."""
+        self.pass_time(self.chance.choice([0, 1_000, 11_000, 61_000]))
+        able = [one for one in self.instances if one.stalled is None and not one.frozen]
+        for instance in self.chance.sample(able, min(len(able), self.chance.choice([1, 1, 2]))):
+            if self.chance.random() < 0.5:
+                kind = self.chance.choice(["stall", "die", "down"])
+                instance.trap = Trap(kind, self.chance.randrange(1, 14), self.chance.choice([1, 12, 40]))
+            instance.keep_schedules()
+
     def _trapped(self, kind: str, seconds: int = 0) -> None:
         """A step, or an attempt to lead, in which something happens at one of its points."""
         able = [one for one in self.instances if one.stalled is None and not one.frozen]

@@ -11,6 +11,7 @@ from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import SimHost
 from sim.plan import PoolShape, Shape
+from sim.schedules import TickTruths
 from sim.truths import SKEW_MS, Truths
 from sim.worker import SimWorker, WorkerTruths
 from standby.config import Config
@@ -41,6 +42,7 @@ class Grounds:
         self.workers = self.truths.workers = WorkerTruths(self)
         self.store = SimStore.made(lambda: self.loop.ms, self.truths, hints=shape.hints)
         self.truths.store = self.store
+        self.truths.ticks = TickTruths(self.store, self.truths.broken)
         self.instances: list[Instance] = []
         self.slots_max = {pool.name: pool.slots_max for pool in shape.pools}
         self.limits = dict(shape.projects)

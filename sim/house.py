@@ -8,6 +8,8 @@ from sim.loop import at_once
 from sim.place import SimHost
 from sim.plan import Action
 from sim.readings import CALM
+from sim.schedules import schedule_of
+from standby.core import ticks
 
 ROUNDS_MOST = 4_000
 
@@ -20,6 +22,14 @@ class House(Deeds):
         self.apply()
         for number in range(self.shape.instances):
             self.instances.append(self._instance(f"i{number + 1}.1"))
+        if self.shape.scheduled:
+            self._schedule()
+
+    def _schedule(self) -> None:
+        row = schedule_of(self.shape, self.loop.ms)
+        assert row.next_at is not None
+        self.truths.ticks.first[row.name] = row.next_at
+        at_once(self.store.save([ticks.add(self._cause(), row, None)], together=True))
 
     def do(self, action: Action) -> None:
         """Let one thing happen, then look at everything."""
@@ -51,6 +61,7 @@ class House(Deeds):
         """Faults stop; within bounded time every order ends."""
         self.say(lambda: f"{(self.loop.ms - START_MS) / 1000:9.3f} the faults stop")
         self._mend()
+        self._last_ticks()
         wait_ms, seq = 1_000, -1
         for _ in range(ROUNDS_MOST):
             over = not self.truths.book.unfinished and not self.truths.alive and not self.workers.at_work()
@@ -84,6 +95,16 @@ class House(Deeds):
             host.reading = CALM if host.shape.measured else host.reading
             platform = host.driver.platform
             platform.unreachable_until = platform.yard.refuses_creates = platform.yard.pulls_fail = 0
+
+    def _last_ticks(self) -> None:
+        """Whatever was left undone is made up for; then nobody keeps the schedules any more."""
+        for _ in range(ROUNDS_MOST):
+            if self.violations or not at_once(self.store.due_schedules(self.loop.ms, 1)):
+                break
+            for instance in self.instances:
+                instance.keep_schedules()
+            self.pass_time(500)
+            self.check()
 
     def _serve(self, host: str) -> None:
         """What a healthy installation does, its operator included."""

@@ -10,9 +10,10 @@ from sim.loop import VirtualLoop, at_once
 from sim.place import Fates, SimDriver, SimHost
 from standby.api.worker import Desk
 from standby.config import Config
-from standby.control.controller import Controller
+from standby.control.controller import SCHEDULES, Controller
 from standby.control.host import HostStep
 from standby.control.lease import Deposed, Hold
+from standby.control.schedules import ScheduleStep
 from standby.core.errors import Unreachable
 from standby.drivers.contract import Driver
 from standby.seal import Seal
@@ -158,6 +159,27 @@ class Instance(Controller):
         leading.task = self._ground.loop.create_task(self._one_step(leading))
         self._ground.loop.settle()
         return True
+
+    def keep_schedules(self) -> None:
+        """Make the orders of schedules whose ticks have come, if nobody else does."""
+        if self.dead or self.frozen or SCHEDULES in self._rounds:
+            return
+        task = self._ground.loop.create_task(self._keep_once())
+        self._rounds[SCHEDULES] = task
+        task.add_done_callback(lambda _: self._rounds.pop(SCHEDULES, None))
+        self._ground.loop.settle()
+
+    async def _keep_once(self) -> None:
+        try:
+            hold = await self._held(SCHEDULES)
+            if hold is not None:
+                await ScheduleStep(self._world, hold, f"leader:{self.instance}").step()
+        except (Deposed, StoreDown):
+            pass
+        except Exception as error:  # noqa: BLE001  the controller survives it; the simulator tells it
+            self._ground.broken(f"keeping schedules failed: {error!r}")
+        finally:
+            self.trap = None
 
     def freeze(self) -> None:
         self._thawed = self._thawed or asyncio.Event()

@@ -111,6 +111,8 @@ class Shape(Struct, frozen=True, kw_only=True):
     hints: bool
     faults: Mapping[str, float]
     """Driver call fault -> how likely."""
+    scheduled: bool = False
+    """It has a schedule."""
 
 
 class Action(Struct, frozen=True):

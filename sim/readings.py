@@ -7,6 +7,7 @@ from msgspec.structs import replace
 
 from sim.plan import ACTIONS as ACTIONS_MOST
 from sim.plan import Action, Shape, draw
+from sim.schedules import with_schedule
 from standby.core.model import Host, Level
 from standby.core.sighting import Pressure, Reading
 
@@ -25,9 +26,9 @@ ACTIONS: Final = {"reading": 3.0, "flap": 1.0, "long calm": 0.7}
 
 
 def drawn(seed: int, actions: int = ACTIONS_MOST) -> tuple[Shape, list[Action]]:
-    """The house and the history of a seed, with what is measured in it."""
-    shape, todo = draw(seed, actions)
-    return with_readings(shape, todo, Random(f"{seed} readings"))
+    """The house and the history of a seed, with what is measured and scheduled in it."""
+    shape, todo = with_readings(*draw(seed, actions), Random(f"{seed} readings"))
+    return with_schedule(shape, todo, Random(f"{seed} schedule"))
 
 
 def with_readings(shape: Shape, todo: list[Action], chance: Random) -> tuple[Shape, list[Action]]:

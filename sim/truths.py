@@ -9,6 +9,7 @@ from sim.line import SimStore
 from sim.loop import VirtualLoop, at_once
 from sim.place import Birth, SimHost
 from sim.places import PlaceTruths
+from sim.schedules import TickTruths
 from sim.worker import WorkerTruths
 from standby.core import work
 from standby.core.model import (
@@ -55,6 +56,7 @@ class Truths:
     ) -> None:
         self.loop, self.hosts, self.say = loop, hosts, say
         self.store: SimStore
+        self.ticks: TickTruths
         self.workers: WorkerTruths
         self.book = Book()
         self.violations: list[str] = []
@@ -110,6 +112,7 @@ class Truths:
             self.broken(f"{name} changed after its end: {event.kind}")
         match event.kind:
             case K.ORDER_SUBMITTED | K.ORDER_QUEUED:
+                self._learn(order.id)
                 self._waited[order.id] = Waited(min(event.at, self.loop.ms), *self._lost_time(order.pool))
             case K.ORDER_CLAIMED:
                 self._claim(name, order)
@@ -133,6 +136,13 @@ class Truths:
             self._end(name, before, order, event)
         elif order.state in ENDED:
             self._unrun_end(name, before, order)
+
+    def _learn(self, order_id: str) -> None:
+        """What a schedule's order is, which the simulator did not make itself."""
+        if order_id not in self.specs:
+            work = at_once(self.store.order(order_id))
+            assert work is not None
+            self.specs[order_id] = work.spec
 
     def _claim(self, name: str, order: Order) -> None:
         book = self.book
@@ -363,6 +373,7 @@ class Truths:
             hosts={host.name: host for host in at_once(store.hosts())},
             projects={project.name: project for project in at_once(store.projects())},
             runs={(run.order_id, run.number): run for one in listed for run in at_once(store.runs(one.order.id))},
+            schedules={schedule.name: schedule for schedule in at_once(store.schedules())},
         )
         if fold(at_once(store.events(0, 100_000))) != rows:
             self.broken("the events do not fold back to the rows")
@@ -370,6 +381,7 @@ class Truths:
     def at_the_end(self) -> None:
         """Everything is over, and as it was asked for."""
         self.compare()
+        self.ticks.check()
         for order in self.book.orders.values():
             name = self.book.name(order.id)
             if order.state not in ENDED:

@@ -9,13 +9,14 @@ from msgspec.structs import replace
 
 from standby.control import host as host_module
 from standby.control import looks
+from standby.control import schedules as keeping
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lanes, lifecycle, pressure, size, slots, strays
+from standby.core import admit, judge, lanes, lifecycle, pressure, size, slots, strays, ticks
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, Guards, Order, OrderState, Slot, Spec, Trigger, run_id
+from standby.core.model import Change, Guards, Order, OrderState, Schedule, Slot, Spec, Trigger, run_id
 from standby.core.sighting import Exit, Seen, Sighting
 from standby.drivers.contract import OpenRun
 from standby.drivers.scripted import ScriptedDriver
@@ -24,6 +25,8 @@ from standby.store.contract import Work
 from standby.store.entry import Entry
 from standby.store.sqlite import SqliteStore
 from standby.store.sqlite_commit import Batch
+from standby.ticking import Made
+from standby.world import World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -297,6 +300,18 @@ def lane_starved(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lanes.Turns, "start", lambda self, lane: (ord(lane[1]), 0))
 
 
+def an_order_saved_before_its_tick(patch: pytest.MonkeyPatch) -> None:
+    async def make_tick(world: World, cause: Cause, schedule: Schedule, due: ticks.Due) -> Made:
+        pool = await world.store.pool(schedule.pool)
+        assert pool is not None and due.tick is not None
+        order_id = world.ids.order(cause.at)
+        await world.store.save([ticks.order(cause, schedule, pool, due.tick, order_id, None)])
+        tick = ticks.tick(replace(cause, id=world.ids.short()), schedule, due.tick, order_id, due.next_at)
+        return Made((await world.store.save([tick], together=True))[0].answer, order_id)
+
+    patch.setattr(keeping, "make_tick", make_tick)
+
+
 PLANTS: Mapping[Plant, str] = {
     settle_without_having_seen_it_ended: r"was settled as .* while it is alive",
     unreachable_taken_for_absent: r"while it is alive|is recorded as Exit.*lost=True",
@@ -323,5 +338,6 @@ PLANTS: Mapping[Plant, str] = {
     pressure_ignored: r"although .* is critical",
     concurrency_key_ignored: r"second run of concurrency key|had to refuse a change: UNIQUE",
     lane_starved: r"was passed . times: starved",
+    an_order_saved_before_its_tick: r"the tick at .* made [2-9] orders",
 }
 """Each bug with what the simulator must say of it."""
