@@ -288,12 +288,13 @@ class HostStep:
             if any(ahead.reads(name, min(count, PAGE), starts[name]) for name, count in most.items() if count > 0):
                 self._book.post(self._start_claimed)  # that takes a while
             self._book.seek = False  # before the question: what comes meanwhile sets it again
+            opened, unsaved = mirror.opened, self._book.unsaved
             waiting = {
-                work.order.id: work
+                order_id: work
                 for name, count in most.items()
                 if count > 0
                 for work in await ahead.heads(name, min(count, PAGE), mirror.host, starts[name])
-                if work.order.id not in mirror.opened and work.order.id not in self._book.unsaved
+                if (order_id := work.order.id) not in opened and order_id not in unsaved
             }
             plan = admit.admit(room, [work.order for work in waiting.values()])
             self._tending.pace.passed(plan)

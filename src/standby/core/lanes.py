@@ -65,10 +65,15 @@ class Line:
     def __init__(self, waiting: Iterable[Order], turns: Turns, weights: Mapping[str, int]) -> None:
         self._lanes: dict[Lane, list[Order]] = {}
         self._weights = weights
+        pool = project = None
+        orders: list[Order] = []
         for order in waiting:
-            self._lanes.setdefault((order.pool, order.project), []).append(order)
+            if order.project != project or order.pool != pool:  # as a rule they come lane by lane
+                pool, project = order.pool, order.project
+                orders = self._lanes.setdefault((pool, project), [])
+            orders.append(order)
         for orders in self._lanes.values():
-            orders.sort(key=_RANK, reverse=True)
+            orders.sort(key=_PLACE, reverse=True)
         self._heap = [_entry(lane, turns.start(lane), orders[-1]) for lane, orders in self._lanes.items()]
         heapify(self._heap)
 
@@ -102,15 +107,10 @@ class Line:
             heappop(self._heap)
 
 
-_RANK: Final = attrgetter("rank", "id")
-"""As `_place`, of orders that all have a rank; this is on the hot path."""
+_PLACE: Final = attrgetter("rank", "id")
 _Entry = tuple[int, int, int, int, str, Lane]
 _URGENT: Final = 0
 
 
 def _entry(lane: Lane, start: Pass, head: Order) -> _Entry:
-    return (_URGENT if is_urgent(head) else 1, *start, *_place(head), lane)
-
-
-def _place(order: Order) -> tuple[int, str]:
-    return order.rank or 0, order.id
+    return (_URGENT if is_urgent(head) else 1, *start, head.rank or 0, head.id, lane)
