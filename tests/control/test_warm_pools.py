@@ -1,11 +1,13 @@
 """Slots of container pools: made ahead of need, made anew after use, given up when nobody wants them, healed."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from msgspec.structs import replace
 
 from standby.core import places
+from standby.core.errors import Unreachable
 from standby.core.model import EventKind, OrderState, Reason, Slot, SlotState, Trigger
 from standby.drivers.contract import Making
 from tests.control.stage import Stage
@@ -188,6 +190,27 @@ async def test_an_open_breaker_tries_one_slot_after_five_minutes_and_closes_when
     pool = await stage.store.pool("default")
     assert pool is not None and (pool.failures, pool.broken_at) == (0, None)
     assert await stage.states(orders) == [S.COMPLETED] * 2
+
+
+async def test_places_that_their_platform_broke_as_it_went_away_open_no_breaker() -> None:
+    stage = warm(slots_max=6, slots_warm=6)
+    leader = await stage.leader()
+    await stage.steps(leader, 12, each_ms=100)
+    broken = {"start_error": "endpoint exists already", "place_failed": True}
+    away = mock.patch.object(stage.driver, "observe", side_effect=Unreachable("no answer"))
+    with away:
+        await stage.steps(leader, 2, each_ms=1_100)
+    orders = [await stage.submit(broken, retries=0) for _ in range(6)]
+    await stage.steps(leader, 4, each_ms=1_100)
+    assert {(await stage.order(order)).reason for order in orders} == {Reason.START_FAILED}
+    pool = await stage.store.pool("default")
+    assert pool is not None and (pool.failures, pool.broken_at) == (0, None)
+    assert {slot.failures for slot in await stage.store.slots()} == {1}  # they are made anew all the same
+    await stage.steps(leader, 20, each_ms=1_100)
+    [await stage.submit(broken, retries=0) for _ in range(6)]
+    await stage.steps(leader, 4, each_ms=1_100)
+    pool = await stage.store.pool("default")
+    assert pool is not None and pool.broken_at is not None
 
 
 async def test_a_new_template_closes_the_breaker() -> None:

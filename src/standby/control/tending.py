@@ -161,7 +161,7 @@ class Tending:
 
     async def _count(self, mirror: Mirror, changes: Sequence[Change], proven: Iterable[str]) -> None:
         """Keep the pools' breakers: so many failures, or a success."""
-        failures = _failures(changes)
+        failures = _failures(changes, self._asked_since)
         counted: list[Change | None] = []
         for name, messages in failures.items():
             pool = mirror.pools[name]
@@ -173,10 +173,12 @@ class Tending:
         await self._book.save([change for change in counted if change is not None])
 
 
-def _failures(changes: Sequence[Change]) -> Mapping[str, list[str]]:
-    """By pool, what went wrong with slots that went into error."""
+def _failures(changes: Sequence[Change], since: int) -> Mapping[str, list[str]]:
+    """By pool, what went wrong with slots that went into error. A place that is older than that the platform can be
+    asked may have been broken as it went away, which is not its pool's fault."""
     failures: dict[str, list[str]] = {}
     for change in changes:
-        if change.slot is not None and change.slot.state is SlotState.ERROR:
+        older = change.slot_was is not None and change.slot_was.state_since < since
+        if change.slot is not None and change.slot.state is SlotState.ERROR and not older:
             failures.setdefault(change.slot.pool, []).append(change.slot.error or "")
     return failures
