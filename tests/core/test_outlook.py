@@ -96,6 +96,16 @@ def test_permits_are_counted_where_each_run_is_a_start() -> None:
     assert waits(outlook.line(handed, 100, TOOK), 2) == [0, 0], "handing work over is no start"
 
 
+def test_a_start_rate_lets_one_start_after_the_other() -> None:
+    of = pool_of(slots_max=4, starts_per_minute=6)
+    slots = [place(number, of) for number in (1, 2, 3)]
+    rested, begun = house(of=of, slots=slots), house(of=of, slots=slots, last_start=NOW - 4_000)
+    assert waits(outlook.line(rested, 100, TOOK), 3) == [0, 10_000, 20_000]
+    assert waits(outlook.line(begun, 100, TOOK), 3) == [6_000, 16_000, 26_000]
+    rare = house(of=of, slots=slots, host=host(start_gap_ms=500), last_start=NOW - 4_000)
+    assert waits(outlook.line(rare, 100, TOOK), 2) == [6_000, 16_000], "the longer gap counts"
+
+
 def test_more_starts_in_flight_than_allowed_hold_all_permits() -> None:
     of = pool_of(slots_max=4)
     flying = [run(number, taken, ready_at=None) for number, taken in ((1, 3_000), (2, 1_000))]

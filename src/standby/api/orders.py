@@ -23,7 +23,7 @@ from standby.api.views import (
     time,
     wait_views,
 )
-from standby.api.waits import expected, house_of
+from standby.api.waits import expected, house_of, last_start
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
@@ -233,7 +233,7 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
             project=projects.get(project),
             project_holders=[each for each in holders if each.project == project],
             contenders=contenders.get(project, {}),
-            last_start=None if pool.settings.starts_per_minute is None else await store.last_start(pool_name),
+            last_start=await last_start(world, pool),
         )
     return houses
 

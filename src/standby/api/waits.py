@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from standby.core import crowd, outlook
 from standby.core.crowd import Queue, Standing
 from standby.core.estimate import Line, Wait
-from standby.core.explain import OPENS_AS_RUNS_END, Gate, House
+from standby.core.explain import FORESEEN, Gate, House
 from standby.core.model import Lease, Order, Pool, Project
 from standby.core.outlook import Took
 from standby.core.rank import is_urgent
@@ -50,7 +50,7 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     """How long an order will wait that is shown, from now on."""
     if gate is None or house is None or order.rank is None:
         return None
-    if gate.stuck or gate.name not in OPENS_AS_RUNS_END:
+    if gate.stuck or gate.name not in FORESEEN:
         return gate.text
     took = await _took(world)
     line, of_project = outlook.line(house, order.memory_mb, took, order.cpus), outlook.of_project(house, took)
@@ -140,7 +140,13 @@ async def _line(world: World, pool: Pool, memory_mb: int, cpus: float | None) ->
         return f"there is no host {pool.host}"
     lease = next((each for each in await world.store.leases() if each.host == host.name), None)
     house = house_of(await read_floor(world, host), pool, lease, world.clock.now())
+    house = replace(house, last_start=await last_start(world, pool))
     return outlook.line(house, memory_mb, await _took(world), cpus)
+
+
+async def last_start(world: World, pool: Pool) -> int | None:
+    """When a run last began in a pool that limits how many may in a minute."""
+    return None if pool.settings.starts_per_minute is None else await world.store.last_start(pool.name)
 
 
 async def _line_of_project(world: World, pool: Pool, project: str, most: int) -> Line | str | None:

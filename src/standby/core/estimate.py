@@ -110,13 +110,16 @@ def measured(lengths: Sequence[int], open_ms: Sequence[int] = ()) -> Lengths | N
 
 
 class Starts(Struct, frozen=True):
-    """What lets an order start that has a place: the host's permits, and the gap between two starts."""
+    """What lets an order start that has a place: the host's permits, and the gap between two starts, of the host or of
+    the pool's rate."""
 
     free_in: Sequence[int]
     """When each permit comes free; none where they are not limited."""
     takes_ms: int
     """How long one is held."""
     gap_ms: int = 0
+    first_ms: int = 0
+    """Before this nobody starts."""
 
 
 class Line:
@@ -189,7 +192,7 @@ class Line:
 
     def _permitted(self, starts: Starts) -> list[int]:
         """When the next order gets its place and may start in it."""
-        gone = [heap[0] for heap in self._heaps]
+        gone = [max(heap[0], starts.first_ms) for heap in self._heaps]
         if self._gone:
             gone = [max(at, before + starts.gap_ms) for at, before in zip(gone, self._before, strict=True)]
         if starts.free_in:

@@ -7,14 +7,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from standby.core import pressure, processors
-from standby.core.house import HOLDERS, OPENS_AS_RUNS_END, Gate, GateName, House, Line, Turn
+from standby.core.house import FORESEEN, HOLDERS, Gate, GateName, House, Line, Turn
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.limits import limit, mode_text
 from standby.core.model import Lease, Level, Mode, Order, OrderState, Reason, SlotState
 from standby.core.places import TRIES_AFTER_MS
 from standby.core.sighting import ImageState
 
-__all__ = ["OPENS_AS_RUNS_END", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
+__all__ = ["FORESEEN", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
 
 
 class Start(Struct, frozen=True, kw_only=True):
@@ -284,4 +284,4 @@ def _full(house: House) -> Gate | None:
 def shut(house: House, memory_mb: int, cpus: float | None = None) -> Gate | None:
     """What holds an order of the pool that needs so much and does not open as runs end."""
     found = _platform(house) or _places(memory_mb, cpus, house)
-    return found if found.stuck or found.name not in OPENS_AS_RUNS_END else None
+    return found if found.stuck or found.name not in FORESEEN else None

@@ -38,18 +38,19 @@ class GateName(StrEnum):
     TURN = "turn"
 
 
-OPENS_AS_RUNS_END: Final = frozenset(
+FORESEEN: Final = frozenset(
     {
         GateName.PROJECT_LIMIT,
         GateName.POOL_LIMIT,
         GateName.MEMORY,
         GateName.CPUS,
         GateName.SLOTS,
+        GateName.START_RATE,
         GateName.STARTS,
         GateName.TURN,
     }
 )
-"""Unless it is stuck; nobody can say when the others open."""
+"""They open as runs end and time passes, unless they are stuck; nobody can say when the others do."""
 
 
 class Gate(Struct, frozen=True):

@@ -11,6 +11,7 @@ from standby.core.crowd import End
 from standby.core.estimate import NOW, PATHS, Lengths, Line, Starts, measured
 from standby.core.explain import House
 from standby.core.model import Order, SlotState
+from standby.core.room import MINUTE_MS, rate_opens_at
 from standby.core.warm import hands_over, stays
 
 
@@ -154,15 +155,19 @@ def _in_budget(
 
 
 def _starts(house: House, own: Took) -> Starts | None:
-    """The permits for platform starts, where the pool needs one for each run."""
+    """The permits for platform starts, where the pool needs one for each run, and the pool's own rate."""
     host, now = house.host, house.now
+    rate = house.pool.settings.starts_per_minute
+    gap_ms = ceil(MINUTE_MS / rate) if rate else 0
+    opens_at = rate_opens_at(house.pool, house.last_start) if rate else None
+    first_ms = max(0, opens_at - now) if opens_at is not None else 0
     if (host.starts_max is None and not host.start_gap_ms) or hands_over(house.pool, house.seats):
-        return None
+        return Starts((), 0, gap_ms, first_ms) if rate else None
     takes_ms = _median(own.starts)
     most = host.starts_max or 0
     flying = [max(0, takes_ms - (now - each.since)) for each in explain.starts(house)]
     free_in = sorted([*flying, *[0] * (most - len(flying))])[-most:] if most else []
-    return Starts(free_in, takes_ms, host.start_gap_ms)
+    return Starts(free_in, takes_ms, max(gap_ms, host.start_gap_ms), first_ms)
 
 
 def _median(lengths: Sequence[int]) -> int:
