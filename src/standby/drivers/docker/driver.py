@@ -271,7 +271,7 @@ class DockerDriver:
 
     async def _keeps_output(self, place: Container) -> bool:
         if place.shared and not place.worker:
-            return bool(await self._handover.runs(place))
+            return await self._handover.keeps(place)
         return place.run_id is not None
 
     # seeing

@@ -15,6 +15,9 @@ SIGNAL_MAX = 64
 FORGOTTEN = "forgotten"
 NOT_WHOLE = "the order did not arrive whole"
 """Whoever sent it died meanwhile, or something ended the container."""
+END = bytes(2 * tarfile.BLOCKSIZE)
+"""How an archive ends. The engine ends any answer well: it sends nothing else where a mount went away after it looked,
+and puts an error behind what it could not finish."""
 
 
 async def records(engine: Engine, container: str) -> dict[str, Record]:
@@ -25,6 +28,8 @@ async def records(engine: Engine, container: str) -> dict[str, Record]:
         if refusal.status == 404:
             return {}
         raise
+    if packed.startswith(END) or not packed.endswith(END):
+        raise EngineRefused(500, "what was noted there did not come whole")
     found: dict[str, dict[str, str]] = {}
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         for member in tar:

@@ -36,6 +36,13 @@ class Handover:
         """Runs that began there and were not forgotten."""
         return [run for run, exec_id in (await self._runs(place)).items() if exec_id != FORGOTTEN]
 
+    async def keeps(self, place: Container) -> bool:
+        """Whether a run that began there was not forgotten. That none ever began must be found twice: another server
+        may have begun one since, and an engine that goes down finds no notes."""
+        if not await self._runs(place):
+            await self._learn(place)
+        return bool(await self.runs(place))
+
     def keep_only(self, places: set[str]) -> None:
         """Drop what is remembered of containers that are gone."""
         gone = [each for each in self._known if each not in places]
