@@ -19,7 +19,6 @@ from standby.store.commit import GroupCommit, Unsure, Violated, held_back
 from standby.store.contract import Answer, LogChunk, LogTail, StoreDown, Verdict
 from standby.store.entry import Entry
 from standby.store.hints import Hints
-from standby.store.hot import Hot
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
 from standby.store.postgres_hot import SAVE_HOT, hot_parameters
@@ -168,10 +167,7 @@ class PostgresStore(Sweeps):
             except _HeldBack as held:
                 return held_back(verdicts(*held.answers))
         hot = [one for one in batch if one.hot is not None]
-        # narrow claims are written before submits: the claim of an order that comes with it goes with the others
-        new = {one.writes[0] for one in hot if one.hot is Hot.SUBMIT}
-        hot = [one for one in hot if one.claimed not in new] if new else hot
-        others = [one for one in batch if one.hot is None or one.claimed in new] if hot else batch
+        others = [one for one in batch if one.hot is None] if hot else batch
         if not hot:
             return await self._save_others(batch)
         hint = hint_text(batch) if self.hints.on else None

@@ -1,7 +1,7 @@
 -- The changes that every order goes through, by column arrays and narrow updates: n is the place of a change among these, g the
--- place of what it has in common with others (guards, trigger, actor). Ends go before claims, so that a slot is let go and
--- claimed in one transaction. Then the other changes of the batch. seqs[i] is the event of the change saved[i]; one that
--- is not among them was not taken. Two claims of one concurrency key are never in one batch.
+-- place of what it has in common with others (guards, trigger, actor). Ends and submits go before claims, so that a slot is let
+-- go and claimed in one transaction, and an order taken in and claimed. Then the other changes of the batch. seqs[i] is the event
+-- of the change saved[i]; one that is not among them was not taken. Two claims of one concurrency key are never in one batch.
 drop function save_hot;
 
 create function save_hot(
@@ -80,6 +80,41 @@ begin
         last_seq := last_seq + coalesce(cardinality(saved), 0);
     end if;
 
+    if s_n is not null then
+        with s as materialized (
+            select s.*, last_seq + row_number() over () as seq
+            from unnest(s_n, s_g, s_change, s_id, s_project, s_pool, s_memory, s_at, s_rank, s_due, s_queue_due, s_dedupe,
+                    s_concurrency, s_body, s_sealed, s_key, s_fingerprint, s_answer, s_data)
+                s (n, g, change, id, project, pool, memory, at, rank, due, queue_due, dedupe, concurrency, body, sealed, key,
+                    fingerprint, answer, data)
+            where not exists (select 1 from orders o where o.id = s.id)
+                and not exists (select 1 from specs p where p.order_id = s.id)
+                and (s.dedupe is null or not exists (select 1 from orders d where d.dedupe_live = s.dedupe))
+                and (s.key is null
+                    or not exists (select 1 from idempotency i where i.project = s.project and i.key = s.key))),
+        o as (
+            insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
+                queue_due, dedupe_live, concurrency_key)
+            select s.id, 1, s.project, s.pool, s.memory, s.at, 'pending', s.at, 0, s.rank, s.due, s.queue_due, s.dedupe,
+                s.concurrency
+            from s),
+        p as (
+            insert into specs (seq, order_id, pool, project, body) select s.seq, s.id, s.pool, s.project, s.body from s),
+        v as (
+            insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
+            select s.seq, s.at, 'order.submitted', s.id, null, 'pending', g_trigger[s.g], g_actor[s.g], s.data, s.change
+            from s),
+        x as (
+            insert into envs (order_id, sealed) select s.id, decode(s.sealed, 'hex') from s where s.sealed is not null),
+        i as (
+            insert into idempotency (project, key, fingerprint, order_id, answer, at)
+            select s.project, s.key, s.fingerprint, s.id, s.answer, s.at from s where s.key is not null)
+        select array_agg(s.n), array_agg(s.seq) into more, more_seqs from s;
+        saved := saved || more;
+        seqs := seqs || more_seqs;
+        last_seq := last_seq + coalesce(cardinality(more), 0);
+    end if;
+
     if c_n is not null then
         if exists (select 1 from projects p where p.running_max is not null) then
             crowded := array(
@@ -136,40 +171,6 @@ begin
         saved := saved || more;
         seqs := seqs || more_seqs;
         last_seq := last_seq + coalesce(cardinality(more), 0);
-    end if;
-
-    if s_n is not null then
-        with s as materialized (
-            select s.*, last_seq + row_number() over () as seq
-            from unnest(s_n, s_g, s_change, s_id, s_project, s_pool, s_memory, s_at, s_rank, s_due, s_queue_due, s_dedupe,
-                    s_concurrency, s_body, s_sealed, s_key, s_fingerprint, s_answer, s_data)
-                s (n, g, change, id, project, pool, memory, at, rank, due, queue_due, dedupe, concurrency, body, sealed, key,
-                    fingerprint, answer, data)
-            where not exists (select 1 from orders o where o.id = s.id)
-                and not exists (select 1 from specs p where p.order_id = s.id)
-                and (s.dedupe is null or not exists (select 1 from orders d where d.dedupe_live = s.dedupe))
-                and (s.key is null
-                    or not exists (select 1 from idempotency i where i.project = s.project and i.key = s.key))),
-        o as (
-            insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
-                queue_due, dedupe_live, concurrency_key)
-            select s.id, 1, s.project, s.pool, s.memory, s.at, 'pending', s.at, 0, s.rank, s.due, s.queue_due, s.dedupe,
-                s.concurrency
-            from s),
-        p as (
-            insert into specs (seq, order_id, pool, project, body) select s.seq, s.id, s.pool, s.project, s.body from s),
-        v as (
-            insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
-            select s.seq, s.at, 'order.submitted', s.id, null, 'pending', g_trigger[s.g], g_actor[s.g], s.data, s.change
-            from s),
-        x as (
-            insert into envs (order_id, sealed) select s.id, decode(s.sealed, 'hex') from s where s.sealed is not null),
-        i as (
-            insert into idempotency (project, key, fingerprint, order_id, answer, at)
-            select s.project, s.key, s.fingerprint, s.id, s.answer, s.at from s where s.key is not null)
-        select array_agg(s.n), array_agg(s.seq) into more, more_seqs from s;
-        saved := saved || more;
-        seqs := seqs || more_seqs;
     end if;
 
     if cardinality(changes) > 0 then
