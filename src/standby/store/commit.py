@@ -152,7 +152,8 @@ class GroupCommit:
                 outcomes: Sequence[Outcome] = await settle(entries)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
                 outcomes = [error] * len(batch)
-            for (_, call, place), outcome in zip(batch, outcomes, strict=True):
+            # the last first: a claim that came with its order is on its way before anybody hears of the order
+            for (_, call, place), outcome in zip(reversed(batch), reversed(outcomes), strict=True):
                 call.settle(place, outcome)
             self._tell(entries, outcomes)
 
