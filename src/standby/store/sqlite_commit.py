@@ -47,6 +47,10 @@ USE_SLOT: Final = """
 update slots set version = version + 1, state = ?2, state_since = ?3, uses = uses + 1, last_used_at = ?4 where name = ?1
 """
 ORDER_VERSIONS: Final = "select id, version from orders where id in (select value from json_each(?))"
+FULL_KEYS: Final = """
+select id, 1 from orders o where id in (select value from json_each(?)) and concurrency_key is not null and exists (
+    select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key and k.slot is not null)
+"""
 SLOT_VERSIONS: Final = "select name, version from slots where name in (select value from json_each(?))"
 FREE_SLOTS: Final = """
 select name, version from slots where name in (select value from json_each(?)) and state = 'idle'
@@ -80,9 +84,9 @@ insert or replace into projects (name, version, running_max, weight, queue_max, 
     mode_reason, mode_actor, mode_stop_at, configured_max)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
-INSERT_REPLAY: Final = """
-insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)
-"""
+INSERT_REPLAY: Final = (
+    "insert into idempotency (project, key, fingerprint, order_id, answer, at) values (?, ?, ?, ?, ?, ?)"
+)
 INSERT_EVENT: Final = """
 insert into events (seq, change, at, kind, subject, from_state, to_state, trigger, actor, data)
 values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -95,8 +99,6 @@ POOL_VERSION: Final = "select version from pools where name = ?"
 HOST_VERSION: Final = "select version from hosts where name = ?"
 SCHEDULE_VERSION: Final = "select version from schedules where name = ?"
 PROJECT_VERSION: Final = "select version from projects where name = ?"
-
-KEY_HELD: Final = "select 1 from orders where project = ? and concurrency_key = ? and slot is not null"
 
 Value = None | int | float | bytes | str
 
@@ -142,7 +144,10 @@ class Moves:
     def __init__(self, cursor: apsw.Cursor, batch: Sequence[Entry]) -> None:
         self._cursor = cursor
         self._orders = self._read(ORDER_VERSIONS, [one.order.id for one in batch if one.order is not None])
-        self._free = self._read(FREE_SLOTS, [one.change.guards.slot_free for one in batch if one.hot is Hot.CLAIM])
+        claims = [(one.change.guards.slot_free, one.order) for one in batch if one.hot is Hot.CLAIM]
+        self._free = self._read(FREE_SLOTS, [slot for slot, _ in claims])
+        keyed = [order.id for _, order in claims if order is not None and order.concurrency_key is not None]
+        self._full = self._read(FULL_KEYS, keyed)
         self._held = self._read(SLOT_VERSIONS, [one.slot.name for one in batch if one.slot is not None])
         self._claims: list[tuple[Value, ...]] = []
         self._readies: list[tuple[Value, ...]] = []
@@ -162,6 +167,10 @@ class Moves:
         if one.hot is Hot.CLAIM:
             return self._free.get(guards.slot_free) == guards.slot_version
         return slot_was is None or self._held.get(slot_was.name) == slot_was.version
+
+    def key_held(self, one: Entry) -> bool:
+        """Whether somebody of its project holds the order's concurrency key."""
+        return one.change.subject in self._full
 
     def add(self, one: Entry) -> None:
         """Have it written."""
@@ -235,7 +244,9 @@ class Batch:
         refusal = self._common[common]
         if refusal is None and not hot.as_it_was(one):
             return CONFLICT
-        return refusal or (FULL if guards.project_limit and not self._has_room(one) else None)
+        if refusal is None and guards.project_limit and (hot.key_held(one) or not self._has_room(one)):
+            return FULL
+        return refusal
 
     def _common_refusal(self, one: Entry) -> Verdict | None:
         """What the guards that a batch has in common say: asked once for all of it."""
@@ -260,7 +271,9 @@ class Batch:
             return Verdict(Answer.DUPLICATE, order_id=first)
         if self._guard_broken(one) or self._stale(one):
             return CONFLICT
-        return FULL if guards.project_limit and not self._has_room(one) else None
+        named = encode([one.change.subject]).decode()
+        full = guards.project_limit and (not self._has_room(one) or self._get(FULL_KEYS, named) is not None)
+        return FULL if full else None
 
     def _epoch(self, host: str) -> int | None:
         if host not in self._epochs:
@@ -314,11 +327,8 @@ class Batch:
         return spec is not None and self._get("select 1 from specs where order_id = ?", spec.order_id) is not None
 
     def _has_room(self, one: Entry) -> bool:
-        """Whether the project may open one more run, and nobody else of it holds the order's concurrency key."""
-        assert one.order is not None
-        project, key = one.order.project, one.order.concurrency_key
-        if key is not None and self._get(KEY_HELD, project, key) is not None:
-            return False
+        """Whether the project may open one more run."""
+        project = "" if one.order is None else one.order.project
         if project not in self._running_max:
             self._running_max[project] = self._get("select running_max from projects where name = ?", project)
         most = self._running_max[project]
