@@ -6,8 +6,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,11 +122,8 @@ class House:
         """End the server, the keeper and whatever is left of the work."""
         self._end(signal.SIGKILL)
         print(self.tail())  # shown with a test that fails
-        for pid, line in _processes():
-            if "keeper" in line and str(self.state) in line:
-                os.kill(pid, signal.SIGKILL)
-        for pid in self.left_over():
-            os.kill(pid, signal.SIGKILL)
+        _kill(pid for pid, line in _processes() if "keeper" in line and str(self.state) in line)
+        _kill(self.left_over())
 
     def left_over(self) -> list[int]:
         """Live processes that were started as work of this house."""
@@ -205,6 +202,12 @@ class House:
                     return None
 
         return until(ask, f"the log of {order_id} is closed")
+
+
+def _kill(pids: Iterable[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it ended by itself meanwhile
+            os.kill(pid, signal.SIGKILL)
 
 
 def _processes() -> Iterator[tuple[int, str]]:
