@@ -292,7 +292,7 @@ def concurrency_key_ignored(patch: pytest.MonkeyPatch) -> None:
     }
     patch.setattr(SqliteStore, "dialect", replace(reads, **anybody))
     patch.setattr(admit.Room, "keys_held", property(lambda self: frozenset()))
-    patch.setattr(sqlite_commit, "KEY_HELD", "select null where ? = ?")
+    patch.setattr(sqlite_commit, "FULL_KEYS", "select value, 1 from json_each(?) where 1 = 0")
 
 
 def lane_starved(patch: pytest.MonkeyPatch) -> None:
