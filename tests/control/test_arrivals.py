@@ -56,6 +56,15 @@ async def test_an_order_for_which_a_slot_is_free_is_claimed_and_started_without_
     assert (await stage.order(order_id)).state is S.COMPLETED
 
 
+async def test_a_step_follows_as_soon_as_the_claim_is_saved() -> None:
+    stage = Stage()
+    leader = await ready(stage)
+    woken = list[bool]()
+    leader._book._wake = lambda: woken.append(True)
+    assert (await arrive(stage, leader))[0]
+    assert woken == [True]
+
+
 async def test_the_second_of_two_waits_for_the_only_slot_and_gets_it() -> None:
     stage = Stage(pools={"default": {"slots_max": 1, "memory_mb": 0}})
     leader = await ready(stage)

@@ -324,6 +324,7 @@ class HostStep:
         plan = admit.admit(room, [order])
         if plan.admissions:
             self._claim(mirror, plan, {order.id: work})
+            self._book.awaited = True  # a step follows, for what else is to be done about its slot
             self._book.post(self._start_claimed)
         return bool(plan.admissions)
 
