@@ -210,14 +210,14 @@ class DockerDriver:
 
     async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
         """New whole lines of each run, followed as long as it lives."""
-        await self.identity()
-        places = await self._runs()
-        return [
-            await self._output.read(run_id, places[run_id], cursor, over=await self._is_over(places[run_id], run_id))
-            if run_id in places
-            else LogPiece(run_id=run_id, lines=(), cursor=cursor, closed=True)
-            for run_id, cursor in cursors.items()
-        ]
+        async with self._anchor.same():
+            places = await self._runs()
+            return [
+                await self._output.read(run, places[run], cursor, over=await self._is_over(places[run], run))
+                if run in places
+                else LogPiece(run_id=run, lines=(), cursor=cursor, closed=True)
+                for run, cursor in cursors.items()
+            ]
 
     async def unstored(self) -> Sequence[str]:
         """All runs that began in containers that are still there."""
