@@ -117,6 +117,8 @@ async def test_a_worker_that_does_not_obey_loses_its_place_when_the_grace_is_ove
     assert home.stage.platform.has(place)
     await home.steps(6)
     assert not home.stage.platform.has(place)
+    assert (await home.stage.order(order_id)).state is S.STOPPING  # it was heard not long ago
+    await home.steps(work.HEARD_MS // 1_000)
     assert (await home.stage.order(order_id)).state is S.CANCELLED
     assert (await worker.ask("POST", "heartbeat", worker.boot_token, {"run_id": run})).status_code == 401
 

@@ -345,9 +345,10 @@ def test_within_a_lane_nobody_is_admitted_before_an_order_of_smaller_rank_but_fo
 ) -> None:
     room, waiting = situation
     memory = room.host.memory_mb
+    most_tenths = 10**9 if room.host.cpus is None else round(room.host.cpus * 10)
     admitted = {admission.order.id for admission in admit.admit(room, waiting).admissions}
     for one in waiting:
-        fits = memory is None or one.memory_mb <= memory
+        fits = (memory is None or one.memory_mb <= memory) and _tenths_of(room, one) <= most_tenths
         if one.id in admitted or one.concurrency_key is not None or not fits:
             continue
         behind = [each for each in waiting if (each.pool, each.project) == (one.pool, one.project)]

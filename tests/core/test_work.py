@@ -188,13 +188,12 @@ def test_the_first_heartbeat_says_that_the_work_is_at_work(template: Template) -
     assert seen(template, look(Seen.STARTING), report()) == ready
     assert seen(template, None, report()) == ready
     assert seen(template, None, report(begun_at=None)) is None
-    assert seen(template, look(Seen.ABSENT), report()) == look(Seen.ABSENT)
 
 
 @pytest.mark.parametrize("word", [Seen.STARTING, Seen.ABSENT, Seen.UNKNOWN])
 def test_of_work_that_is_known_to_have_begun_a_look_says_more_than_an_old_heartbeat(word: Seen) -> None:
-    mine = order(S.RUNNING, boot="b-1")
-    assert work.sighting(mine, RESIDENT, look(word), report(), None) == look(word)
+    mine, old = order(S.RUNNING, boot="b-1"), report(heartbeat_at=NOW - work.HEARD_MS)
+    assert work.sighting(mine, RESIDENT, look(word), old, None) == look(word)
 
 
 def test_what_a_worker_says_leaves_the_handle_that_the_platform_gave() -> None:
@@ -213,6 +212,15 @@ def test_a_worker_that_was_just_heard_is_alive_although_its_platform_concludes_t
     assert found is not None and found.seen is Seen.READY
     assert later is not None and later.seen is Seen.STOPPED
     assert never is not None and never.seen is Seen.STOPPED
+
+
+def test_a_worker_that_was_just_heard_is_alive_although_its_place_is_not_where_it_was_looked_for() -> None:
+    gone = look(Seen.ABSENT)
+    fresh, old = report(heartbeat_at=NOW - work.HEARD_MS + 1), report(heartbeat_at=NOW - work.HEARD_MS)
+    found = seen(AT_BOOT, gone, fresh)
+    assert found is not None and found.seen is Seen.READY
+    assert seen(AT_BOOT, gone, old) == gone
+    assert seen(AT_BOOT, gone, report(begun_at=None)) == gone
 
 
 @pytest.mark.parametrize("ending", [Exit(code=1), Exit(signal=9), Exit(oom=True)])

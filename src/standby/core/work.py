@@ -36,6 +36,7 @@ MARGIN_MS: Final = 5_000
 HEARD_MS: Final = 15_000
 """Whoever was heard within this before a look was alive then, whatever the look concludes: three heartbeats."""
 _STARTED: Final = (OrderState.PREPARING, OrderState.RUNNING)
+_GONE: Final = (Seen.STOPPED, Seen.ABSENT)
 _LIVED_IN: Final = (SlotState.CREATING, SlotState.IDLE)
 
 
@@ -152,7 +153,7 @@ def sighting(
     )
     if report.ended_at is not None and template.worker:
         return replace(mine, seen=Seen.STOPPED, exit=_exit(report))
-    if look is not None and stopped and template.worker and _heard_since(report, look):
+    if look is not None and look.seen in _GONE and template.worker and _heard_since(report, look):
         return mine
     if look is not None and stopped:
         return replace(look, exit=_told(look.exit or Exit(lost=True), report))
@@ -162,7 +163,8 @@ def sighting(
 
 
 def _heard_since(report: Report, look: Sighting) -> bool:
-    """Whether a worker still speaks whose platform only concludes that it is over: no exit of it was seen."""
+    """Whether a worker still speaks whose platform only concludes that it is over: no exit of it was seen, or nothing
+    is where it was looked for (a command that came twice may have made its place anew)."""
     ending = look.exit or Exit(lost=True)
     concluded = ending.code is None and ending.signal is None and not ending.oom
     return concluded and report.begun_at is not None and report.heartbeat_at > look.asked_at - HEARD_MS
