@@ -9,7 +9,7 @@ import random
 import statistics
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import erf, exp, log, sqrt
 from typing import Final
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from bench.rounds import Figures, Target
 from bench.run import Run
-from standby.core import crowd, estimate
+from standby.core import crowd, estimate, telling
 
 REMEMBERED: Final = 500
 """Runs that are remembered of a pool, as by the server."""
@@ -45,15 +45,35 @@ class Sender(Struct, frozen=True, kw_only=True):
     """Work that comes, for each slot."""
 
 
+class Kind(Struct, frozen=True):
+    """Orders with one label, where they have one."""
+
+    draw: Draw
+    mean_ms: float
+    label: str = ""
+    share: float = 1.0
+
+    @property
+    def labels(self) -> telling.Labels:
+        return {"kind": self.label} if self.label else {}
+
+
 class Workload(Struct, frozen=True, kw_only=True):
     """Orders for one pool."""
 
     name: str
     pool: str
     slots: int
-    draw: Draw
-    mean_ms: float
+    kinds: Sequence[Kind]
     senders: Sequence[Sender] = (Sender(),)
+
+    @property
+    def mean_ms(self) -> float:
+        return sum(kind.share * kind.mean_ms for kind in self.kinds)
+
+    def kind(self, chance: random.Random) -> Kind:
+        """Of the next order."""
+        return chance.choices(self.kinds, [kind.share for kind in self.kinds])[0] if self.kinds[1:] else self.kinds[0]
 
     def gap_ms(self, sender: Sender, chance: random.Random) -> int:
         """Until it sends again."""
@@ -79,11 +99,11 @@ class Score(Struct, frozen=True):
     told: int
 
 
-def constant(length_ms: int) -> Draw:
-    return lambda chance, beyond: max(length_ms, beyond)
+def constant(length_ms: int) -> Kind:
+    return Kind(lambda chance, beyond: max(length_ms, beyond), length_ms)
 
 
-def log_normal(median_ms: int, sigma: float) -> Draw:
+def log_normal(median_ms: int, sigma: float, label: str = "", share: float = 1.0) -> Kind:
     """Drawn by the inverse of its distribution, above what has passed."""
     normal = statistics.NormalDist()
 
@@ -92,64 +112,43 @@ def log_normal(median_ms: int, sigma: float) -> Draw:
         share = min(1 - 1e-12, max(1e-12, below + chance.random() * (1 - below)))
         return max(beyond, round(median_ms * exp(sigma * normal.inv_cdf(share))))
 
-    return draw
+    return Kind(draw, median_ms * exp(sigma**2 / 2), label, share)
 
 
-def either(short: Draw, long: Draw, long_share: float) -> Draw:
-    """Two kinds of runs; one that is not over yet is drawn again until it is long enough."""
+def either(short: Kind, long: Kind, long_share: float) -> Kind:
+    """Two kinds of runs that nothing tells apart; one that is not over yet is drawn again until it is long enough."""
 
     def draw(chance: random.Random, beyond: int) -> int:
         for _ in range(1_000):
-            found = (long if chance.random() < long_share else short)(chance, 0)
+            found = (long if chance.random() < long_share else short).draw(chance, 0)
             if found > beyond:
                 return found
-        return long(chance, beyond)
+        return long.draw(chance, beyond)
 
-    return draw
-
-
-def _mean(median_ms: int, sigma: float) -> float:
-    return median_ms * exp(sigma**2 / 2)
+    return Kind(draw, (1 - long_share) * short.mean_ms + long_share * long.mean_ms)
 
 
-_MIXED: Final = either(log_normal(5_000, 0.4), log_normal(90_000, 0.4), 0.2)
 WORKLOADS: Final = (
-    Workload(name="constant", pool="one", slots=4, draw=constant(30_000), mean_ms=30_000, senders=(Sender(burst=5),)),
-    Workload(name="log-normal", pool="one", slots=8, draw=log_normal(30_000, 1.0), mean_ms=_mean(30_000, 1.0)),
+    Workload(name="constant", pool="one", slots=4, kinds=[constant(30_000)], senders=(Sender(burst=5),)),
+    Workload(name="log-normal", pool="one", slots=8, kinds=[log_normal(30_000, 1.0)]),
     Workload(
-        name="bursts",
-        pool="one",
-        slots=4,
-        draw=log_normal(20_000, 0.5),
-        mean_ms=_mean(20_000, 0.5),
-        senders=(Sender(burst=25, load=0.8),),
+        name="bursts", pool="one", slots=4, kinds=[log_normal(20_000, 0.5)], senders=(Sender(burst=25, load=0.8),)
     ),
-    Workload(
-        name="pools",
-        pool="small",
-        slots=1,
-        draw=log_normal(60_000, 0.7),
-        mean_ms=_mean(60_000, 0.7),
-        senders=(Sender(load=0.9),),
-    ),
-    Workload(
-        name="pools",
-        pool="large",
-        slots=30,
-        draw=log_normal(40_000, 0.8),
-        mean_ms=_mean(40_000, 0.8),
-        senders=(Sender(burst=20),),
-    ),
-    Workload(
-        name="pools", pool="mixed", slots=6, draw=_MIXED, mean_ms=0.8 * _mean(5_000, 0.4) + 0.2 * _mean(90_000, 0.4)
-    ),
+    Workload(name="pools", pool="small", slots=1, kinds=[log_normal(60_000, 0.7)], senders=(Sender(load=0.9),)),
+    Workload(name="pools", pool="large", slots=30, kinds=[log_normal(40_000, 0.8)], senders=(Sender(burst=20),)),
+    Workload(name="pools", pool="mixed", slots=6, kinds=[either(log_normal(5_000, 0.4), log_normal(90_000, 0.4), 0.2)]),
     Workload(
         name="lanes",
         pool="one",
         slots=6,
-        draw=log_normal(20_000, 0.6),
-        mean_ms=_mean(20_000, 0.6),
+        kinds=[log_normal(20_000, 0.6)],
         senders=(Sender(project="crowd", burst=60, load=0.6), Sender(project="few", load=0.3)),
+    ),
+    Workload(
+        name="labels",
+        pool="one",
+        slots=6,
+        kinds=[log_normal(5_000, 0.4, "short", 0.8), log_normal(90_000, 0.4, "long", 0.2)],
     ),
 )
 
@@ -159,26 +158,26 @@ class Queue:
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.opened: list[tuple[int, int, str]] = []
-        """(ends at, began at, project), the next to end first."""
-        self.waiting: dict[str, deque[tuple[int, int]]] = {}
-        """Project -> (number, length) of those who wait."""
+        self.opened: list[tuple[int, int, int, str, Kind]] = []
+        """(ends at, began at, number, project, kind), the next to end first."""
+        self.waiting: dict[str, deque[tuple[int, int, Kind]]] = {}
+        """Project -> (number, length, kind) of those who wait."""
         self.at, self.passes = 0, Counter[str]()
-        self.lengths: deque[int] = deque(maxlen=REMEMBERED)
+        self.ran: deque[telling.Ran] = deque(maxlen=REMEMBERED)
         self.ends: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)
         self.began: dict[int, int] = {}
 
     def until(self, now: int) -> None:
         """Let everything happen that happens before this moment."""
         while self.opened and self.opened[0][0] <= now:
-            ended, began, project = heapq.heappop(self.opened)
-            self.lengths.append(ended - began)
+            ended, began, _, project, kind = heapq.heappop(self.opened)
+            self.ran.append((ended - began, kind.labels))
             self.ends.append((ended, project))
             if any(self.waiting.values()):
                 self._begin_next(ended)
 
-    def submit(self, number: int, length: int, project: str, now: int) -> None:
-        self.waiting.setdefault(project, deque()).append((number, length))
+    def submit(self, number: int, length: int, kind: Kind, project: str, now: int) -> None:
+        self.waiting.setdefault(project, deque()).append((number, length, kind))
         if len(self.opened) < self.slots:
             self._begin_next(now)
 
@@ -191,15 +190,16 @@ class Queue:
         lanes = [(self.turn(project), lane[0][0], project) for project, lane in self.waiting.items() if lane]
         self.at, number, project = min(lanes)
         self.passes[project] = self.at + 1
-        _, length = self.waiting[project].popleft()
+        _, length, kind = self.waiting[project].popleft()
         self.began[number] = now
-        heapq.heappush(self.opened, (now + length, now, project))
+        heapq.heappush(self.opened, (now + length, now, number, project, kind))
 
 
 def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
     """What was said of each order that waited."""
     chance, guess = random.Random(f"{work.name} {work.pool} {seed}"), random.Random(seed)
-    queue, truth = Queue(work.slots), sorted(work.draw(guess, 0) for _ in range(ORACLE_KNOWS))
+    queue = Queue(work.slots)
+    truth = {kind.label: sorted(kind.draw(guess, 0) for _ in range(ORACLE_KNOWS)) for kind in work.kinds}
     submitted: list[int] = []
     said: dict[int, tuple[estimate.Wait, float, float]] = {}
     next_ = [(work.gap_ms(sender, chance), nth) for nth, sender in enumerate(work.senders)]
@@ -214,7 +214,8 @@ def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
             if asks and (wait := _ours(ask)) is not None:
                 said[number] = (wait, _oracle(ask, guess), ask.position * THUMB_MS)
             submitted.append(now)
-            queue.submit(number, work.draw(chance, 0), sender.project, now)
+            kind = work.kind(chance)
+            queue.submit(number, kind.draw(chance, 0), kind, sender.project, now)
         heapq.heappush(next_, (now + work.gap_ms(sender, chance), nth))
     return (Told(queue.began[number] - submitted[number], *each) for number, each in said.items())
 
@@ -223,7 +224,7 @@ class Asked(Struct, frozen=True):
     """How long will an order of this project wait that comes now?"""
 
     work: Workload
-    truth: Sequence[int]
+    truth: Mapping[str, Sequence[int]]
     queue: Queue
     project: str
     now: int
@@ -235,57 +236,61 @@ class Asked(Struct, frozen=True):
 
 def _ours(ask: Asked) -> estimate.Wait | None:
     queue, now = ask.queue, ask.now
-    lengths = estimate.measured(queue.lengths, [now - began for _, began, _ in queue.opened])
+    lengths = estimate.measured([length for length, _ in queue.ran], [now - began for _, began, *_ in queue.opened])
     if lengths is None:
         return None
-    free = [lengths.left(now - began, nth) for nth, (_, began, _) in enumerate(queue.opened)]
+    by = telling.by_label(queue.ran)
+    kinds = [lengths if by is None else by.of(kind.labels, lengths) for *_, kind in queue.opened]
+    free = [kind.left(now - each[1], nth) for nth, (kind, each) in enumerate(zip(kinds, queue.opened, strict=True))]
     free += [estimate.NOW] * (queue.slots - len(free))
     rates, waiting = crowd.rates(list(queue.ends), now), queue.waiting
     queues = {
         project: crowd.Queue(len(waiting.get(project, ())), rate=rates.get(project, 0.0))
         for project in {*waiting, *rates}
     }
-    line = estimate.Line(free, queue.slots, lengths)
+    ahead = [] if by is None else [by.of(kind.labels, lengths) for *_, kind in waiting.get(ask.project, ())]
+    line = estimate.Line(free, queue.slots, lengths, ahead=ahead)
     return crowd.wait(line, queues, crowd.Standing(ask.project, ask.position))
 
 
 def _oracle(ask: Asked, chance: random.Random) -> float:
     """The median of plain draws from the true distributions."""
-    truth, known, now = ask.truth, len(ask.truth), ask.now
-    opened = [(now - began, bisect_right(truth, now - began)) for _, began, _ in ask.queue.opened]
 
-    def left(taken: int, first: int) -> int:
-        if known - first < ORACLE_FEW:
-            return ask.work.draw(chance, taken) - taken
-        return truth[first + int(chance.random() * (known - first))] - taken
+    def longer(kind: Kind, taken: int) -> int:
+        truth = ask.truth[kind.label]
+        first = bisect_right(truth, taken)
+        if len(truth) - first < ORACLE_FEW:
+            return kind.draw(chance, taken)
+        return truth[first + int(chance.random() * (len(truth) - first))]
 
-    def drawn() -> int:
-        return truth[int(chance.random() * known)]
+    def path() -> int:
+        opened = [(kind, ask.now - began) for _, began, *_, kind in ask.queue.opened]
+        return _path(ask, [longer(*each) - each[1] for each in opened], lambda kind: longer(kind, 0), chance)
 
-    return statistics.median(_path(ask, [left(*each) for each in opened], drawn, chance) for _ in range(ORACLE_PATHS))
+    return statistics.median(path() for _ in range(ORACLE_PATHS))
 
 
-def _path(ask: Asked, free: list[int], drawn: Callable[[], int], chance: random.Random) -> int:
+def _path(ask: Asked, free: list[int], drawn: Callable[[Kind], int], chance: random.Random) -> int:
     """One way in which it may come: others send more, and lanes take turns until it is served."""
     work, queue, mine = ask.work, ask.queue, ask.project
     others = [sender for sender in work.senders if sender.project != mine]
-    ready = {sender.project: len(queue.waiting.get(sender.project, ())) for sender in others}
-    ready[mine] = ask.position
+    ready = {name: deque(kind for *_, kind in queue.waiting.get(name, ())) for name in {mine, *queue.waiting}}
+    ready[mine].append(work.kinds[0])
     comes = {sender.project: work.gap_ms(sender, chance) for sender in others}
     at, turns = queue.at, {sender.project: queue.passes[sender.project] for sender in work.senders}
     heapq.heapify(free)
     while True:
         for sender in others:
             while comes[sender.project] <= free[0]:
-                ready[sender.project] += sender.burst
+                ready.setdefault(sender.project, deque()).extend(work.kind(chance) for _ in range(sender.burst))
                 comes[sender.project] += work.gap_ms(sender, chance)
-        lanes = [(max(at, turns[name]), chance.random(), name) for name, count in ready.items() if count]
+        lanes = [(max(at, turns[name]), chance.random(), name) for name, kinds in ready.items() if kinds]
         at, _, served = min(lanes)
         turns[served] = at + 1
-        ready[served] -= 1
+        kind = ready[served].popleft()
         if served == mine and not ready[mine]:
             return free[0]
-        heapq.heapreplace(free, free[0] + drawn())
+        heapq.heapreplace(free, free[0] + drawn(kind))
 
 
 def score(told: Sequence[Told]) -> Score:

@@ -9,6 +9,7 @@ from msgspec import Struct
 from standby.core.crowd import End
 from standby.core.estimate import Wait
 from standby.core.outlook import Took
+from standby.core.telling import Ran, by_label
 from standby.store.contract import Store
 
 REMEMBERED: Final = 500
@@ -44,10 +45,15 @@ class Record(Struct, frozen=True):
 
 class _Pool:
     def __init__(self) -> None:
-        self.runs: deque[int] = deque(maxlen=REMEMBERED)
+        self.runs: deque[Ran] = deque(maxlen=REMEMBERED)
         self.starts: deque[int] = deque(maxlen=REMEMBERED)
         self.makes: deque[int] = deque(maxlen=REMEMBERED)
         self.ends: deque[End] = deque(maxlen=REMEMBERED)
+
+    def took(self) -> Took:
+        """What is remembered."""
+        runs = [length for length, _ in self.runs]
+        return Took(runs, list(self.starts), list(self.makes), list(self.ends), by_label(self.runs))
 
 
 class Estimates:
@@ -55,6 +61,7 @@ class Estimates:
 
     def __init__(self) -> None:
         self._pools: dict[str, _Pool] = {}
+        self._took: dict[str, Took] = {}
         self._after: int | None = None
         self._given: OrderedDict[str, tuple[int, Wait]] = OrderedDict()
         self._errors: dict[str, deque[Error]] = {}
@@ -63,19 +70,20 @@ class Estimates:
         """What runs, starts and slots took in each pool, up to now."""
         last = await store.last_seq()
         after = max(0, last - FIRST_LOOK) if self._after is None else max(self._after, last - LOOK)
-        if after < last:
-            for each in await store.lengths(after, last):
-                pool = self._pools.setdefault(each.pool, _Pool())
-                if each.start_ms is not None:
-                    pool.starts.append(each.start_ms)
-                (pool.makes if each.made else pool.runs).append(each.length_ms)
-                if each.project is not None:
-                    pool.ends.append((each.at, each.project))
+        found = await store.lengths(after, last) if after < last else ()
+        for each in found:
+            pool = self._pools.setdefault(each.pool, _Pool())
+            if each.start_ms is not None:
+                pool.starts.append(each.start_ms)
+            if each.made:
+                pool.makes.append(each.length_ms)
+            else:
+                pool.runs.append((each.length_ms, each.labels))
+            if each.project is not None:
+                pool.ends.append((each.at, each.project))
         self._after = max(after, last)
-        return {
-            name: Took(list(each.runs), list(each.starts), list(each.makes), list(each.ends))
-            for name, each in self._pools.items()
-        }
+        self._took = {**self._took, **{name: self._pools[name].took() for name in {each.pool for each in found}}}
+        return self._took
 
     def give(self, order_id: str, at: int, wait: Wait) -> None:
         """Remember what was said of an order when it was taken in."""

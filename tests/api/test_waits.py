@@ -17,14 +17,14 @@ def look_again(home: House) -> None:
         home.world.shared.forget(("project", "default", project))
     for memory_mb in (256, 600):
         home.world.shared.forget(("line", "default", memory_mb, None))
-    for key in (("took",), ("queues", "default"), ("pool", "default")):
+    for key in (("took",), ("queues", "default"), ("pool", "default"), ("known", "default")):
         home.world.shared.forget(key)
 
 
-async def measure(home: House, *lengths_ms: int) -> None:
+async def measure(home: House, *lengths_ms: int, **body: object) -> None:
     """Runs of these lengths end."""
     for length_ms in lengths_ms:
-        order_id = (await home.submit())["id"]
+        order_id = (await home.submit(**body))["id"]
         await home.walk(order_id, OrderState.RUNNING)
         home.clock.at += length_ms
         await home.finish(order_id, Exit(code=0))
@@ -32,7 +32,7 @@ async def measure(home: House, *lengths_ms: int) -> None:
     look_again(home)
 
 
-async def begin(home: House, **body: str) -> str:
+async def begin(home: House, **body: object) -> str:
     """A run is open."""
     order_id: str = (await home.submit(**body))["id"]
     await home.walk(order_id, OrderState.RUNNING)
@@ -116,6 +116,27 @@ async def test_who_waits_for_memory_waits_for_the_runs_that_hold_it(tmp_path: Pa
         assert taken["estimated_wait_ms"] == 5_000
         gate = (await why(home, taken["id"]))["gate"]
         assert (gate["name"], gate["needed"], gate["free"], gate["holders"]) == ("memory", 600, 424, [running])
+
+
+async def test_where_a_label_tells_how_long_runs_take_the_wait_goes_by_the_labels_of_those_ahead(
+    tmp_path: Path,
+) -> None:
+    short, long = {"labels": {"kind": "short"}}, {"labels": {"kind": "long"}}
+    async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
+        await measure(home, *[5_000] * 10, **short)
+        runs = (await home.get("/pools/default")).json()["runs"]
+        assert runs == {"count": 10, "usual_ms": 5_000, "label": None, "usual_ms_by_label": {}}
+        await measure(home, *[100_000] * 10, **long)
+        await begin(home, **short)
+        assert (await home.submit(**long))["estimated_wait_ms"] == 5_000, "a short one is at work"
+        look_again(home)
+        assert (await home.submit(**short))["estimated_wait_ms"] == 105_000, "and a long one is next"
+        look_again(home)
+        last = await home.submit()
+        assert last["estimated_wait_ms"] == 110_000
+        assert (await why(home, last["id"]))["estimated_wait_ms"] == 110_000
+        runs = (await home.get("/pools/default")).json()["runs"]
+        assert (runs["label"], runs["usual_ms_by_label"]) == ("kind", {"long": 100_000, "short": 5_000})
 
 
 async def test_there_is_no_estimate_before_a_run_ended_and_it_says_so(home: House) -> None:

@@ -7,6 +7,8 @@ import pytest
 from standby.core import crowd
 from standby.core.crowd import Queue, Standing
 from standby.core.estimate import NOW, Line, measured
+from standby.core.model import Order, OrderState
+from tests import rows
 
 
 def line(places: int = 1) -> Line:
@@ -67,3 +69,13 @@ def test_what_a_project_sends_is_told_by_its_last_runs() -> None:
     assert crowd.rates([(0, "a"), (10, "a"), (20, "b"), (30, "a")], 100) == {"a": 0.02, "b": 0.01}
     assert crowd.rates([(5, "a"), (5, "b")], 5) == pytest.approx({"b": 1.0})
     assert crowd.rates([(5, "a")], 9) == {}
+
+
+def test_ready_orders_stand_in_the_order_of_their_lanes_turns() -> None:
+    def ready(name: str, rank: int) -> Order:
+        return rows.order(OrderState.PENDING, id=name, project=name[0], rank=rank)
+
+    waiting = [ready("a2", 20), ready("a1", 10), ready("a3", 30), ready("b1", 40), ready("b2", 50), ready("c1", -5)]
+    served = [order.id for order in crowd.in_turn(waiting, {})]
+    assert served == ["c1", "a1", "b1", "a2", "b2", "a3"]
+    assert [order.id for order in crowd.in_turn(waiting, {"a": 3})] == ["c1", "a1", "a2", "a3", "b1", "b2"]

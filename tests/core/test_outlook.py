@@ -5,11 +5,12 @@ from typing import Any
 import pytest
 
 from standby.core import outlook
-from standby.core.estimate import Line
+from standby.core.estimate import EXACT, Line, measured
 from standby.core.explain import House
 from standby.core.model import Lease, Mode, Order, OrderState, Pool, SlotState, Warmth
 from standby.core.outlook import Took
 from standby.core.sighting import ImageState
+from standby.core.telling import ByLabel, Known
 from tests.core.test_gate import place, pool_of
 from tests.rows import NOW, host, order, pool, slot
 
@@ -181,3 +182,35 @@ def test_a_project_waits_for_its_own_places() -> None:
     assert waits(outlook.of_project(house(project_max=1, project_holders=mine), TOOK), 1) == [70_000]
     none = outlook.of_project(house(project_max=1, project_holders=mine), {})
     assert none == "nothing is measured yet: no run of pool default has ended lately"
+
+
+def test_where_a_label_tells_how_long_runs_take_each_counts_with_its_own_kind() -> None:
+    kinds = {"short": measured([10_000] * 30), "long": measured([200_000] * 30)}
+    by = ByLabel("kind", {value: lengths for value, lengths in kinds.items() if lengths is not None})
+    took = {"default": Took([10_000] * 30 + [200_000] * 30, by_label=by)}
+    both = house(run(1), run(2))
+    short, long = {"kind": "short"}, {"kind": "long"}
+
+    def told(first: dict[str, str], second: dict[str, str], *ahead: dict[str, str]) -> list[int]:
+        known = Known({"run-1": first, "run-2": second}, ahead)
+        return waits(outlook.line(both, 100, took, known=known), 2)
+
+    assert told(short, short, short) == [10_000, 10_000]
+    assert told(short, long, short) == [10_000, 20_000]
+    assert told(long, short, long) == [10_000, 200_000]
+    assert told(long, long, short) == [200_000, 200_000]
+    assert took["default"].usual_ms == 200_000 and Took().usual_ms == 0
+
+
+def test_beyond_those_who_were_looked_at_the_next_ones_are_like_them() -> None:
+    long, short = measured([200_000] * 60), measured([10_000] * 60)
+    assert long is not None and short is not None
+    by = ByLabel("kind", {"long": long, "short": short})
+    took = {"default": Took([10_000] * 57 + [200_000] * 3, by_label=by)}
+    known = Known({}, [{"kind": "long"}] * EXACT)
+    found = outlook.line(house(), 100, took, known=known)
+    assert isinstance(found, Line)
+    assert found.rate_ms == 100_000
+    few = outlook.line(house(), 100, took, known=Known({}, [{"kind": "long"}]))
+    assert isinstance(few, Line)
+    assert few.rate_ms == 9_750

@@ -83,6 +83,27 @@ def test_an_order_is_told_to_wait_for_its_turn_and_not_for_another_projects_whol
         assert home.ended(waiting)["state"] == "completed"
 
 
+def test_where_a_label_tells_how_long_runs_take_estimates_go_by_it_and_the_command_line_says_so(
+    tmp_path: Path, engine: str | None
+) -> None:
+    keys = {"database": engine} if engine else {}
+    with house(tmp_path / "house", toml="[pools.default]\nslots_max = 4\nmemory_mb = 10\n", **keys) as home:
+        home.start()
+        kinds = [("quick", ["true"]), ("slow", ["sleep", "1"])]
+        orders = [{"labels": {"kind": kind}, "command": command} for kind, command in kinds for _ in range(10)]
+        for each in home.call("POST", "/work-orders/bulk", {"orders": orders}).json()["verdicts"]:
+            home.ended(each["order"]["id"])
+
+        def told() -> Answer | None:
+            found = home.get("/pools/default")["runs"]
+            return found if found and found["count"] == 20 else None
+
+        runs = until(told, "all lengths are known")
+        assert runs["label"] == "kind"
+        assert runs["usual_ms_by_label"]["quick"] < 1_000 <= runs["usual_ms_by_label"]["slow"]
+        assert re.search(r"runs take .* kind=quick: \S+ m?s kind=slow: \S+ s", said(home, "pools", "show", "default"))
+
+
 def test_an_order_of_a_paused_pool_says_that_nothing_happens_by_itself(tmp_path: Path) -> None:
     with house(tmp_path / "house", toml=ONE_SLOT) as home:
         home.start()

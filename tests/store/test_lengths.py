@@ -16,11 +16,13 @@ def at(moment: int, change: Change) -> Change:
     return replace(change, at=make.NOW + moment)
 
 
-async def end(store: Store, took_ms: int, *, pool: str = "p", ready_ms: int | None = None) -> None:
+async def end(
+    store: Store, took_ms: int, *, pool: str = "p", ready_ms: int | None = None, labels: dict[str, str] | None = None
+) -> None:
     """A run that took so long ends."""
     place = make.slot(f"s-{pool}", pool=pool)
     await store.save([make.change(EventKind.SLOT_CREATING, slot=place)])
-    submitted = make.submit(pool=pool)
+    submitted = make.submit(pool=pool, labels=labels)
     assert submitted.order is not None
     claimed = make.claim(submitted.order, next(each for each in await store.slots() if each.name == place.name))
     assert claimed.order is not None
@@ -43,6 +45,14 @@ async def test_the_lengths_of_ended_runs_are_told_by_pool_oldest_first(store: St
     assert await store.lengths(middle, last) == [SECOND]
     assert await store.lengths(0, middle) == [FIRST]
     assert await store.lengths(last, last) == []
+
+
+async def test_the_labels_of_a_run_are_told_with_its_length(store: Store) -> None:
+    labels = {"kind": 'a "long" one', "labels": '{"x":1}'}
+    await end(store, 700, labels=labels)
+    await end(store, 900, pool="q")
+    first, second = await store.lengths(0, await store.last_seq())
+    assert (first.labels, second.labels) == (labels, {})
 
 
 async def test_the_making_of_a_place_is_told_but_not_that_of_a_seat(store: Store) -> None:

@@ -76,6 +76,16 @@ def test_how_right_the_estimates_were_is_shown_with_their_pool(page: Page, home:
     page.until(shown, "the error is shown")
 
 
+def test_what_runs_take_is_shown_by_the_label_that_tells_it(page: Page, home: House) -> None:
+    kinds = [("quick", ["true"]), ("slow", ["sleep", "0.6"])]
+    orders = [{"labels": {"kind": kind}, "command": command} for kind, command in kinds for _ in range(10)]
+    for each in home.call("POST", "/work-orders/bulk", {"orders": orders}).json()["verdicts"]:
+        home.ended(each["order"]["id"])
+    enter(page, home)
+    shown = "/runs by kind: quick [0-9.]+ m?s, slow [0-9.]+ m?s/.test(document.querySelector('#places').innerText)"
+    page.until(shown, "both kinds are told apart")
+
+
 def _estimated(home: House) -> str | None:
     """An order that was told how long it will wait."""
     taken = home.call("POST", "/work-orders", {"command": ["true"]}).json()

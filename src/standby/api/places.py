@@ -26,10 +26,12 @@ from standby.api.place_views import (
 from standby.api.pool_views import PoolsView, PoolView, pool_view
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged
+from standby.api.waits import read_took
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places, pressure, processors
 from standby.core.admit import Room
 from standby.core.model import Host, Json, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
+from standby.core.outlook import NOTHING
 from standby.starts import has_seats, in_flight, read_floor, read_waiters
 from standby.world import World
 
@@ -274,6 +276,7 @@ async def _pool_views(world: World) -> list[PoolView]:
     counts = await world.store.counts()
     holders = await world.store.holders()
     peaks = await world.shared.ask("peaks", world.store.peaks, keep_s=PEAKS_KEPT_S)
+    took = await read_took(world)
     words: dict[str, Counter[str]] = {}
     for slot in await world.store.slots():
         words.setdefault(slot.pool, Counter())[slot_word(slot, holders.get(slot.name))] += 1
@@ -284,6 +287,7 @@ async def _pool_views(world: World) -> list[PoolView]:
             words.get(pool.name, {}),
             world.estimates.record(pool.name),
             peaks.get(pool.name),
+            took.get(pool.name, NOTHING),
         )
         for pool in await world.store.pools()
     ]

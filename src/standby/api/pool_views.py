@@ -15,6 +15,7 @@ from standby.core.model import (
     Reset,
     Warmth,
 )
+from standby.core.outlook import NOTHING, Took
 from standby.estimates import Record
 from standby.store.contract import Peaks
 
@@ -64,6 +65,16 @@ class EstimatesView(Struct, frozen=True):
     held: float
 
 
+class RunsView(Struct, frozen=True):
+    """How long the last `count` runs of a pool took: as many took longer than `usual_ms` as took less. Where a label
+    tells how long a run takes (`label`), the same by its values, and estimates go by them."""
+
+    count: int
+    usual_ms: int
+    label: str | None = None
+    usual_ms_by_label: Mapping[str, int] = {}
+
+
 class PeaksView(Struct, frozen=True):
     """What the last ended runs of a pool took of the memory: of so many `runs` it is known, and so many took more than
     they had declared (`above`)."""
@@ -92,6 +103,7 @@ class PoolView(ModeView, frozen=True):
     reset: Reset
     failures: int
     broken_since: Time | None
+    runs: RunsView | None
     estimates: EstimatesView | None
     peaks: PeaksView | None
     settings: SettingsView
@@ -110,6 +122,7 @@ def pool_view(
     words: Mapping[str, int],
     record: Record | None = None,
     peaks: Peaks | None = None,
+    took: Took = NOTHING,
 ) -> PoolView:
     """A pool with its unfinished orders by state and its slots by word."""
     settings, retry = pool.settings, pool.settings.retry
@@ -134,6 +147,7 @@ def pool_view(
         reset=settings.reset,
         failures=pool.failures,
         broken_since=shown_time(pool.broken_at),
+        runs=_runs(took),
         estimates=None if record is None else EstimatesView(record.started, record.off_ms, round(record.held, 3)),
         peaks=None if peaks is None else PeaksView(peaks.runs, peaks.above, -(-peaks.most_kb // 1024)),
         settings=SettingsView(
@@ -165,3 +179,11 @@ def pool_view(
             for name, each in pool.overrides.items()
         },
     )
+
+
+def _runs(took: Took) -> RunsView | None:
+    if not took.runs:
+        return None
+    by = took.by_label
+    known = {} if by is None else by.usual_ms()
+    return RunsView(len(took.runs), took.usual_ms, None if by is None else by.name, known)

@@ -8,11 +8,12 @@ from msgspec.structs import replace
 
 from standby.core import crowd, outlook
 from standby.core.crowd import Queue, Standing
-from standby.core.estimate import Line, Wait
+from standby.core.estimate import EXACT, Line, Wait
 from standby.core.explain import FORESEEN, Gate, House
 from standby.core.model import Lease, Order, Pool, Project
 from standby.core.outlook import Took
 from standby.core.rank import is_urgent
+from standby.core.telling import Known
 from standby.starts import Floor, read_floor
 from standby.store.contract import Queued
 from standby.world import World
@@ -52,8 +53,9 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
         return None
     if gate.stuck or gate.name not in FORESEEN:
         return gate.text
-    took = await _took(world)
-    line, of_project = outlook.line(house, order.memory_mb, took, order.cpus), outlook.of_project(house, took)
+    took = await read_took(world)
+    known = await _known(world, house.pool)
+    line, of_project = outlook.line(house, order.memory_mb, took, order.cpus, known), outlook.of_project(house, took)
     projects, position = await _projects(world), await world.store.position(order) or 1
     queues = await _queues(world, order.pool, projects)
     return _later(line, queues, _standing(order, position, projects), of_project)
@@ -104,7 +106,7 @@ async def _projects(world: World) -> Mapping[str, Project]:
 async def _queues(world: World, pool: str, projects: Mapping[str, Project]) -> Queues:
     """Who waits in a pool and who sends orders there, but for those that may have no runs now."""
     found = await world.store.queues(pool)
-    rates = crowd.rates((await _took(world)).get(pool, outlook.NOTHING).ends, world.clock.now())
+    rates = crowd.rates((await read_took(world)).get(pool, outlook.NOTHING).ends, world.clock.now())
     none = Queued(0, 0)
     return {
         name: Queue(
@@ -130,7 +132,8 @@ def _weight(projects: Mapping[str, Project], name: str) -> int:
     return projects[name].weight if name in projects else 1
 
 
-async def _took(world: World) -> Mapping[str, Took]:
+async def read_took(world: World) -> Mapping[str, Took]:
+    """What things took lately, by pool; as old as a second."""
     return await world.shared.ask(("took",), lambda: world.estimates.took(world.store), keep_s=TOOK_KEPT_S)
 
 
@@ -141,7 +144,25 @@ async def _line(world: World, pool: Pool, memory_mb: int, cpus: float | None) ->
     lease = next((each for each in await world.store.leases() if each.host == host.name), None)
     house = house_of(await read_floor(world, host), pool, lease, world.clock.now())
     house = replace(house, last_start=await last_start(world, pool))
-    return outlook.line(house, memory_mb, await _took(world), cpus)
+    return outlook.line(house, memory_mb, await read_took(world), cpus, await _known(world, pool))
+
+
+async def _known(world: World, pool: Pool) -> Known:
+    """The labels of those who are at work and of the next in line, where one tells how long runs of the pool take."""
+    if (await read_took(world)).get(pool.name, outlook.NOTHING).by_label is None:
+        return outlook.NOBODY
+
+    async def read() -> Known:
+        store = world.store
+        weights = {name: project.weight for name, project in (await _projects(world)).items()}
+        opened = {work.order.id: work.spec.labels for work in await store.open_orders(pool.host)}
+        lanes = await store.lanes(pool.name, EXACT)
+        found = await store.candidates(pool.name, max(1, EXACT // max(1, len(lanes))), None)
+        labels = {work.order.id: work.spec.labels for work in found}
+        served = crowd.in_turn([work.order for work in found], weights)
+        return Known(opened, [labels[order.id] for order in served[:EXACT]])
+
+    return await world.shared.ask(("known", pool.name), read, keep_s=LINE_KEPT_S)
 
 
 async def last_start(world: World, pool: Pool) -> int | None:
@@ -155,4 +176,4 @@ async def _line_of_project(world: World, pool: Pool, project: str, most: int) ->
         return None
     holders = [each for each in (await world.store.holders()).values() if each.project == project]
     house = house_of(await read_floor(world, host), pool, None, world.clock.now())
-    return outlook.of_project(replace(house, project_max=most, project_holders=holders), await _took(world))
+    return outlook.of_project(replace(house, project_max=most, project_holders=holders), await read_took(world))

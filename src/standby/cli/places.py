@@ -83,6 +83,7 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "project": pool.project,
             "warmth": pool.warmth,
             "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
+            "runs take": _runs(pool),
             "estimates": _estimates(pool),
             "memory": _above(pool),
             **{key: "none" if value is None else value for key, value in settings.items()},
@@ -90,6 +91,15 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
         }
     )
     return OK
+
+
+def _runs(pool: Pool) -> str | None:
+    """How long runs usually take, by the label that tells it."""
+    found = pool.runs
+    if found is None:
+        return None
+    kinds = [f"{found.label}={value}: {length(ms / 1000)}" for value, ms in found.usual_ms_by_label.items()]
+    return "\n".join([f"{length(found.usual_ms / 1000)} (the usual of the last {found.count})", *kinds])
 
 
 def _estimates(pool: Pool) -> str | None:

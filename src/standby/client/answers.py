@@ -9,7 +9,9 @@ from msgspec import field
 
 from standby.client.waits import Answer as Answer
 from standby.client.waits import Estimate as Estimate
+from standby.client.waits import Estimates as Estimates
 from standby.client.waits import Gate as Gate
+from standby.client.waits import Runs as Runs
 from standby.client.waits import Why as Why
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled"})
@@ -223,14 +225,6 @@ class Override(Answer, frozen=True, kw_only=True):
     reason: str | None = None
 
 
-class Estimates(Answer, frozen=True, kw_only=True):
-    """How right the waits estimated at submit were."""
-
-    started: int
-    off_ms: int
-    held: float
-
-
 class Pool(Answer, frozen=True, kw_only=True):
     """A pool, its unfinished orders by state and its slots by word."""
 
@@ -254,6 +248,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     reset: str = "recreate"
     failures: int = 0
     broken_since: datetime | None = None
+    runs: Runs | None = None
     estimates: Estimates | None = None
     peaks: Mapping[str, int] | None = None
     settings: Mapping[str, Any]

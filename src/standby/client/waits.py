@@ -1,5 +1,6 @@
 """What the server answers about an order that waits."""
 
+from collections.abc import Mapping
 from datetime import datetime
 
 from msgspec import Struct
@@ -43,3 +44,20 @@ class Why(Answer, frozen=True, kw_only=True):
     estimate: Estimate | None = None
     gives_up_in_ms: int | None = None
     next: str
+
+
+class Estimates(Answer, frozen=True, kw_only=True):
+    """How right the waits estimated at submit were."""
+
+    started: int
+    off_ms: int
+    held: float
+
+
+class Runs(Answer, frozen=True, kw_only=True):
+    """How long the last runs of a pool took, and by the values of a label where one tells it."""
+
+    count: int
+    usual_ms: int
+    label: str | None = None
+    usual_ms_by_label: Mapping[str, int] = {}

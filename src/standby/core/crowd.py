@@ -7,6 +7,8 @@ from typing import Final
 from msgspec import Struct
 
 from standby.core.estimate import Line, Wait
+from standby.core.model import Order
+from standby.core.rank import is_urgent
 
 ROUNDS: Final = 30
 """So often it is asked how many more come while one waits for those who came."""
@@ -43,6 +45,18 @@ def rates(ends: Sequence[End], now: int) -> Mapping[str, float]:
         return {}
     span = max(1, now - ends[0][0])
     return {project: count / span for project, count in Counter(project for _, project in ends[1:]).items()}
+
+
+def in_turn(waiting: Sequence[Order], weights: Mapping[str, int]) -> Sequence[Order]:
+    """Ready orders in about the order in which they will be served: each lane by rank, lanes by their turns."""
+    places = Counter[str]()
+    turns: dict[str, tuple[bool, float]] = {}
+    by_rank = sorted(waiting, key=lambda order: (order.rank or 0, order.id))
+    for order in by_rank:
+        places[order.project] += 1
+        later = not is_urgent(order)
+        turns[order.id] = later, places[order.project] / weights.get(order.project, 1) if later else 0.0
+    return sorted(by_rank, key=lambda order: turns[order.id])
 
 
 def wait(line: Line, queues: Mapping[str, Queue], of: Standing) -> Wait:

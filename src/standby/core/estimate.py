@@ -132,13 +132,16 @@ class Line:
         lengths: Lengths,
         turn_ms: int = 0,
         starts: Starts | None = None,
+        ahead: Sequence[Lengths] = (),
     ) -> None:
         """`free` says for each place when it comes free, on each path; of more than `places` the first to come free are
-        not used again. `turn_ms` passes from a run's end until its place can have another one."""
+        not used again. `turn_ms` passes from a run's end until its place can have another one. `ahead` are the lengths
+        of the next ones, where those are known to be of another kind than all."""
         assert 0 < places <= len(free)
         self._free, self._places, self._lengths, self._turn_ms, self._starts = free, places, lengths, turn_ms, starts
         self._now = sum(each is NOW for each in free) - (len(free) - places)
         self._permits = [sorted(starts.free_in) for _ in range(PATHS)] if starts is not None else []
+        self._ahead = ahead
         self._before: Sequence[int] = NOW
         self._gone: list[Sequence[int]] = []
 
@@ -157,7 +160,7 @@ class Line:
         # what was measured is itself only a sample: the longer the line, the more its error adds up; half as much again
         # because a sample knows little of the longest runs
         wider = sqrt(1 + 1.5 * (ahead + self._places) / self._lengths.ended)
-        beyond = (ahead - played) * (WIDE * self._lengths.deviation / self._places) ** 2
+        beyond = (ahead - played) * (WIDE * self._beyond[1] / self._places) ** 2
         beyond += guessed * (WIDE * self.rate_ms) ** 2
         below, above = (wider * sqrt(beyond + part**2) for part in (usual - low, high - usual))
         usual += later
@@ -166,11 +169,19 @@ class Line:
     @property
     def rate_ms(self) -> float:
         """How long until one more gets a place, when all are busy."""
-        rate = (self._lengths.mean + self._turn_ms) / self._places
+        rate = (self._beyond[0] + self._turn_ms) / self._places
         if self._starts is None:
             return rate
         permits = len(self._starts.free_in)
         return max(rate, self._starts.takes_ms / permits if permits else 0, self._starts.gap_ms)
+
+    @cached_property
+    def _beyond(self) -> tuple[float, float]:
+        """Mean and deviation of those whom nobody looked at: as the next ones, if these are many, else as all."""
+        like = self._ahead if len(self._ahead) >= EXACT else (self._lengths,)
+        mean = sum(each.mean for each in like) / len(like)
+        square = sum(each.deviation**2 + each.mean**2 for each in like) / len(like)
+        return mean, sqrt(max(0.0, square - mean**2))
 
     @cached_property
     def _heaps(self) -> Sequence[list[int]]:
@@ -183,7 +194,8 @@ class Line:
     def _play(self) -> list[int]:
         """The next order gets its place, on each path: when."""
         nth = len(self._gone)
-        share, turn = self._lengths.shares[nth % FINE], self._turn_ms
+        lengths = self._ahead[nth] if nth < len(self._ahead) else self._lengths
+        share, turn = lengths.shares[nth % FINE], self._turn_ms
         heaps, order = self._heaps, _shuffled(len(self._free) + nth)
         gone = [heap[0] for heap in heaps] if self._starts is None else self._permitted(self._starts)
         for heap, at, place in zip(heaps, gone, order, strict=True):

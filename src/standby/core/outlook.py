@@ -12,6 +12,7 @@ from standby.core.estimate import NOW, PATHS, Lengths, Line, Starts, measured
 from standby.core.explain import House
 from standby.core.model import Order, SlotState
 from standby.core.room import MINUTE_MS, rate_opens_at
+from standby.core.telling import ByLabel, Known
 from standby.core.warm import hands_over, stays
 
 
@@ -26,17 +27,27 @@ class Took(Struct, frozen=True):
     """Until a slot was made, or made anew."""
     ends: Sequence[End] = ()
     """When the runs ended, and whose they were."""
+    by_label: ByLabel | None = None
+    """The runs by a label, where one tells how long they take."""
+
+    @property
+    def usual_ms(self) -> int:
+        """As many runs took longer as took less."""
+        return _median(self.runs)
 
 
 NOTHING = Took()
+NOBODY = Known()
 ROUNDED: Final = 1e-9
 """Less than this is nothing."""
 Column = Sequence[int]
 
 
-def line(house: House, memory_mb: int, took: Mapping[str, Took], cpus: float | None = None) -> Line | str:
+def line(
+    house: House, memory_mb: int, took: Mapping[str, Took], cpus: float | None = None, known: Known = NOBODY
+) -> Line | str:
     """The line before the places of a pool, for orders that need so much; or why nobody can say how long it is. `took`
-    is by pool."""
+    is by pool; `known` are the labels of those who are open and ahead, where one tells how long they take."""
     shut = explain.shut(house, memory_mb, cpus)
     if shut is not None:
         return shut.text
@@ -47,12 +58,14 @@ def line(house: House, memory_mb: int, took: Mapping[str, Took], cpus: float | N
         return f"nothing is measured yet: no run of pool {house.pool.name} has ended lately"
     make_ms = _median(own.makes)
     turn_ms = 0 if stays(house.pool, house.seats) else make_ms
-    busy = _busy(opened, house.now, lengths, turn_ms)
+    kinds = own.by_label or ByLabel("", {})
+    busy = _busy(opened, house.now, [kinds.of(known.open.get(each.id, {}), lengths) for each in opened], turn_ms)
     all_ = [*busy, *_unused(house, len(busy), make_ms)]
     if not all_:
         return f"all slots of pool {house.pool.name} are in error: standby slots shows why"
     free, places = _in_budget(house, _tightest(house, memory_mb, cpus), took, lengths, all_)
-    return Line(free, places, lengths, turn_ms, _starts(house, own))
+    ahead = [kinds.of(labels, lengths) for labels in known.ahead]
+    return Line(free, places, lengths, turn_ms, _starts(house, own), ahead)
 
 
 def of_project(house: House, took: Mapping[str, Took]) -> Line | str | None:
@@ -73,9 +86,11 @@ def _taken(order: Order, now: int) -> int:
     return max(0, now - (order.commanded_at or now))
 
 
-def _busy(opened: Sequence[Order], now: int, lengths: Lengths, turn_ms: int) -> list[Column]:
-    """When the places of open runs come free."""
-    columns = [lengths.left(_taken(order, now), nth) for nth, order in enumerate(opened)]
+def _busy(opened: Sequence[Order], now: int, lengths: Sequence[Lengths], turn_ms: int) -> list[Column]:
+    """When the places of open runs come free, by what such runs take."""
+    columns = [
+        each.left(_taken(order, now), nth) for nth, (order, each) in enumerate(zip(opened, lengths, strict=True))
+    ]
     return [[left + turn_ms for left in column] for column in columns] if turn_ms else columns
 
 

@@ -136,6 +136,7 @@ class Length(Struct, frozen=True):
     at: int
     project: str | None
     """Of a run."""
+    labels: Mapping[str, str] = {}
 
 
 class Queued(Struct, frozen=True):

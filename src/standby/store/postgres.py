@@ -42,6 +42,7 @@ DIALECT: Final = Dialect(
     waiting=queries.WAITING_POSTGRES,
     log_tails=queries.LOG_TAILS_POSTGRES,
     reports=queries.REPORTS_POSTGRES,
+    lengths=queries.LENGTHS_POSTGRES,
 )
 
 RENEW: Final = """

@@ -225,18 +225,21 @@ from lane where project is not null and n <= $2
 """
 
 # lengths: what runs and slots that are made took, found by their events so that no index has to be kept for it
-LENGTHS: Final = """
-select e.seq, o.pool, r.ended_at - r.commanded_at, r.ready_at - r.commanded_at, 0, e.at, o.project
+LENGTHS_SQLITE: Final = """
+select e.seq, o.pool, r.ended_at - r.commanded_at, r.ready_at - r.commanded_at, 0, e.at, o.project,
+    case when s.body like '%"labels":{"%' then s.body ->> 'labels' end
 from events e join orders o on o.id = e.subject join runs r on r.order_id = o.id and r.ended_at = e.at
+    join specs s on s.order_id = o.id
 where e.seq > $1 and e.seq <= $2 and e.kind in ('order.completed', 'order.failed', 'order.retry_waiting')
 union all
 select e.seq, s.pool, e.at - (
     select c.at from events c where c.subject = e.subject and c.seq < e.seq and c.kind = 'slot.creating'
-    order by c.seq desc limit 1), null, 1, e.at, null
+    order by c.seq desc limit 1), null, 1, e.at, null, null
 from events e join slots s on s.name = e.subject and s.template <> ''
 where e.seq > $1 and e.seq <= $2 and e.kind = 'slot.idle'
 order by 1
 """
+LENGTHS_POSTGRES: Final = LENGTHS_SQLITE.replace("s.body ->>", "cast(s.body as json) ->>")
 
 # peaks: of the runs that ended lately in each pool, how many said how much they took, how many took more than they
 # declared, and the most

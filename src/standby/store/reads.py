@@ -59,6 +59,7 @@ class Dialect(Struct, frozen=True):
     waiting: str
     log_tails: str
     reports: str
+    lengths: str
 
 
 class Reads(ScheduleReads):
@@ -189,9 +190,12 @@ class Reads(ScheduleReads):
 
     async def lengths(self, after: int, last: int) -> Sequence[Length]:
         """How long runs and the making of slots took, by the events after one and up to another, oldest first."""
-        found = await self.fetch(queries.LENGTHS, after, last)
-        told = [row[1:] for row in found if row[2] is not None]
-        return [Length(pool, took, start, bool(made), at, project) for pool, took, start, made, at, project in told]
+        found = await self.fetch(self.dialect.lengths, after, last)
+        return [
+            Length(pool, took, start, bool(made), at, project, rows.labels(labels) if labels else {})
+            for _, pool, took, start, made, at, project, labels in found
+            if took is not None
+        ]
 
     async def peaks(self) -> Mapping[str, Peaks]:
         """By pool, how much memory its last ended runs took, where that is known."""

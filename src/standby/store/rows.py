@@ -38,6 +38,7 @@ _settings = Decoder(PoolSettings)
 _limits = Decoder(PressureLimits)
 _overrides = Decoder(dict[str, Override])
 _json = Decoder(dict[str, Json])
+_labels = Decoder(dict[str, str])
 
 
 def value(kind: type[T], row: Row) -> T:
@@ -56,6 +57,10 @@ def spec(body: str) -> Spec | None:
     except MsgspecError as error:
         log.error("a spec cannot be read: was it written by a newer version?", error=str(error))
         return None
+
+
+def labels(body: str) -> Mapping[str, str]:
+    return _labels.decode(body)
 
 
 def slot(row: Row) -> Slot:

@@ -38,6 +38,7 @@ DIALECT: Final = Dialect(
     waiting=queries.WAITING_SQLITE,
     log_tails=queries.LOG_TAILS_SQLITE,
     reports=queries.REPORTS_SQLITE,
+    lengths=queries.LENGTHS_SQLITE,
 )
 
 APPEND_LOG: Final = """

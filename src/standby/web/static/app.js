@@ -177,6 +177,11 @@ function poolCard(pool) {
     ? element("small", { title: `waits estimated at submit, of the last ${pool.estimates.started} orders that started` },
         `estimates off by ${lasts(pool.estimates.off_ms)}, ${Math.round(pool.estimates.held * 100)} % in range`)
     : null;
+  const kinds = pool.runs ? Object.entries(pool.runs.usual_ms_by_label).map(([value, ms]) => `${value} ${lasts(ms)}`) : [];
+  const takes = kinds.length
+    ? element("small", { title: "how long runs usually take, by the label that tells it" },
+        `runs by ${pool.runs.label}: ${kinds.slice(0, 4).join(", ")}${kinds.length > 4 ? ", ..." : ""}`)
+    : null;
   const above = pool.peaks && pool.peaks.above
     ? element("span", { class: "bad" },
       `${pool.peaks.above} of the last ${pool.peaks.runs} runs took more memory than declared, up to ${pool.peaks.most_mb} MB`)
@@ -187,6 +192,7 @@ function poolCard(pool) {
     element("meter", { min: 0, max: Math.max(1, pool.slots_max), value: busy, title: "slots in use" }),
     element("span", {}, `${busy} of ${pool.slots_max} busy${idle}, ${pool.pending} waiting`),
     told,
+    takes,
     limits ? element("span", {}, limits) : null,
     errors,
     above,
