@@ -124,7 +124,7 @@ async def test_where_a_label_tells_how_long_runs_take_the_wait_goes_by_the_label
     short, long = {"labels": {"kind": "short"}}, {"labels": {"kind": "long"}}
     async with house(tmp_path, pools={"default": {"slots_max": 1}}) as home:
         await measure(home, *[5_000] * 10, **short)
-        runs = (await home.get("/pools/default")).json()["runs"]
+        runs = (await home.get("/pools/default")).json()["lengths"]
         assert runs == {"count": 10, "usual_ms": 5_000, "label": None, "usual_ms_by_label": {}}
         await measure(home, *[100_000] * 10, **long)
         await begin(home, **short)
@@ -135,7 +135,7 @@ async def test_where_a_label_tells_how_long_runs_take_the_wait_goes_by_the_label
         last = await home.submit()
         assert last["estimated_wait_ms"] == 110_000
         assert (await why(home, last["id"]))["estimated_wait_ms"] == 110_000
-        runs = (await home.get("/pools/default")).json()["runs"]
+        runs = (await home.get("/pools/default")).json()["lengths"]
         assert (runs["label"], runs["usual_ms_by_label"]) == ("kind", {"long": 100_000, "short": 5_000})
 
 

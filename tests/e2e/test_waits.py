@@ -95,7 +95,7 @@ def test_where_a_label_tells_how_long_runs_take_estimates_go_by_it_and_the_comma
             home.ended(each["order"]["id"])
 
         def told() -> Answer | None:
-            found = home.get("/pools/default")["runs"]
+            found = home.get("/pools/default")["lengths"]
             return found if found and found["count"] == 20 else None
 
         runs = until(told, "all lengths are known")

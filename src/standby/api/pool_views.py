@@ -65,7 +65,7 @@ class EstimatesView(Struct, frozen=True):
     held: float
 
 
-class RunsView(Struct, frozen=True):
+class LengthsView(Struct, frozen=True):
     """How long the last `count` runs of a pool took: as many took longer than `usual_ms` as took less. Where a label
     tells how long a run takes (`label`), the same by its values, and estimates go by them."""
 
@@ -103,7 +103,7 @@ class PoolView(ModeView, frozen=True):
     reset: Reset
     failures: int
     broken_since: Time | None
-    runs: RunsView | None
+    lengths: LengthsView | None
     estimates: EstimatesView | None
     peaks: PeaksView | None
     settings: SettingsView
@@ -147,7 +147,7 @@ def pool_view(
         reset=settings.reset,
         failures=pool.failures,
         broken_since=shown_time(pool.broken_at),
-        runs=_runs(took),
+        lengths=_lengths(took),
         estimates=None if record is None else EstimatesView(record.started, record.off_ms, round(record.held, 3)),
         peaks=None if peaks is None else PeaksView(peaks.runs, peaks.above, -(-peaks.most_kb // 1024)),
         settings=SettingsView(
@@ -181,9 +181,9 @@ def pool_view(
     )
 
 
-def _runs(took: Took) -> RunsView | None:
+def _lengths(took: Took) -> LengthsView | None:
     if not took.runs:
         return None
     by = took.by_label
     known = {} if by is None else by.usual_ms()
-    return RunsView(len(took.runs), took.usual_ms, None if by is None else by.name, known)
+    return LengthsView(len(took.runs), took.usual_ms, None if by is None else by.name, known)

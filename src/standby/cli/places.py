@@ -83,7 +83,7 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
             "project": pool.project,
             "warmth": pool.warmth,
             "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
-            "runs take": _runs(pool),
+            "runs take": _lengths(pool),
             "estimates": _estimates(pool),
             "memory": _above(pool),
             **{key: "none" if value is None else value for key, value in settings.items()},
@@ -93,9 +93,9 @@ def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
     return OK
 
 
-def _runs(pool: Pool) -> str | None:
+def _lengths(pool: Pool) -> str | None:
     """How long runs usually take, by the label that tells it."""
-    found = pool.runs
+    found = pool.lengths
     if found is None:
         return None
     kinds = [f"{found.label}={value}: {length(ms / 1000)}" for value, ms in found.usual_ms_by_label.items()]

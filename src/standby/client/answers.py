@@ -11,7 +11,7 @@ from standby.client.waits import Answer as Answer
 from standby.client.waits import Estimate as Estimate
 from standby.client.waits import Estimates as Estimates
 from standby.client.waits import Gate as Gate
-from standby.client.waits import Runs as Runs
+from standby.client.waits import Lengths as Lengths
 from standby.client.waits import Why as Why
 
 ENDED: Final = frozenset({"completed", "failed", "cancelled"})
@@ -248,7 +248,7 @@ class Pool(Answer, frozen=True, kw_only=True):
     reset: str = "recreate"
     failures: int = 0
     broken_since: datetime | None = None
-    runs: Runs | None = None
+    lengths: Lengths | None = None
     estimates: Estimates | None = None
     peaks: Mapping[str, int] | None = None
     settings: Mapping[str, Any]

@@ -54,7 +54,7 @@ class Estimates(Answer, frozen=True, kw_only=True):
     held: float
 
 
-class Runs(Answer, frozen=True, kw_only=True):
+class Lengths(Answer, frozen=True, kw_only=True):
     """How long the last runs of a pool took, and by the values of a label where one tells it."""
 
     count: int

@@ -177,10 +177,10 @@ function poolCard(pool) {
     ? element("small", { title: `waits estimated at submit, of the last ${pool.estimates.started} orders that started` },
         `estimates off by ${lasts(pool.estimates.off_ms)}, ${Math.round(pool.estimates.held * 100)} % in range`)
     : null;
-  const kinds = pool.runs ? Object.entries(pool.runs.usual_ms_by_label).map(([value, ms]) => `${value} ${lasts(ms)}`) : [];
+  const kinds = pool.lengths ? Object.entries(pool.lengths.usual_ms_by_label).map(([value, ms]) => `${value} ${lasts(ms)}`) : [];
   const takes = kinds.length
     ? element("small", { title: "how long runs usually take, by the label that tells it" },
-        `runs by ${pool.runs.label}: ${kinds.slice(0, 4).join(", ")}${kinds.length > 4 ? ", ..." : ""}`)
+        `runs by ${pool.lengths.label}: ${kinds.slice(0, 4).join(", ")}${kinds.length > 4 ? ", ..." : ""}`)
     : null;
   const above = pool.peaks && pool.peaks.above
     ? element("span", { class: "bad" },
