@@ -44,8 +44,9 @@ class LaneTruths:
 
     def _rate(self, name: str, pool: Pool, at: int) -> None:
         before, most = self._last.get(pool.name), pool.settings.starts_per_minute
-        self._last[pool.name] = at
-        if most is not None and (most == 0 or (before is not None and (at - before + SKEW_MS) * most < 60_000)):
+        self._last[pool.name] = max(at, before or 0)
+        # a claim may be saved after a later one: what counts is how far apart they were decided
+        if most is not None and (most == 0 or (before is not None and (abs(at - before) + SKEW_MS) * most < 60_000)):
             self._broken(f"{name} begins too soon for the {most} starts a minute of {pool.name}")
 
     def _turn(self, order: Order, at: int) -> None:
