@@ -2,6 +2,8 @@
 
 import random
 
+import pytest
+
 from standby.core import telling
 from standby.core.estimate import measured
 from standby.core.telling import Ran
@@ -37,20 +39,46 @@ def test_a_label_that_tells_nothing_or_names_each_run_is_not_taken() -> None:
     assert telling.by_label(mixed(1)) is None
 
 
+@pytest.mark.parametrize("length", [0, 1, 2_997, 5_000, 90_000])
+@pytest.mark.parametrize("count", [20, 50, 333, 500])
+def test_runs_that_all_take_about_the_same_are_not_told_apart(length: int, count: int) -> None:
+    alike = [(length, {"kind": "a" if number % 3 else "b"}) for number in range(count)]
+    assert telling.by_label(alike) is None
+    if length > 1_000:
+        near = [(length + (number % 3 > 0), labels) for number, (_, labels) in enumerate(alike)]
+        assert telling.by_label(near) is None
+
+
+def test_of_many_labels_those_are_looked_at_that_most_runs_have() -> None:
+    many = {f"also-{number}": "x" for number in range(telling.LOOKED_AT)}
+    first, *runs = mixed()
+    found = telling.by_label([first, *((length, {**labels, **many}) for length, labels in runs)])
+    assert found is not None and found.name == "kind"
+    assert telling.by_label([(first[0], many), *((length, {**many, **labels}) for length, labels in runs)]) is None
+
+
+def test_labels_that_tell_the_same_are_chosen_by_whoever_had_one_first() -> None:
+    runs = [(length, {name: labels["kind"] for name in "zyxwv"}) for length, labels in mixed()]
+    found = telling.by_label(runs)
+    assert found is not None and found.name == "z"
+
+
 def test_a_value_with_few_runs_counts_with_all_others_and_one_that_was_never_seen_too() -> None:
-    runs = [*mixed(), *((20_000, {"kind": f"odd-{number}"}) for number in range(telling.ENOUGH - 1))]
+    runs = [*mixed(), *((20_000, {"kind": f"odd-{number}"}) for number in range(telling.ENOUGH))]
     found = telling.by_label(runs)
     assert found is not None and ALL is not None
     assert set(found.usual_ms()) == {"short", "long"}
-    assert found.of({"kind": "odd-1"}, ALL).ordered == [20_000] * (telling.ENOUGH - 1)
+    assert found.of({"kind": "odd-1"}, ALL).ordered == [20_000] * telling.ENOUGH
     assert found.of({"kind": "new"}, ALL) == found.of({}, ALL) == found.of({"kind": "odd-1"}, ALL)
     assert found.of({"kind": "short"}, ALL).ordered[-1] <= 7_000
 
 
-def test_where_every_value_is_known_one_that_is_not_counts_with_the_whole_pool() -> None:
-    found = telling.by_label(mixed())
-    assert found is not None and ALL is not None
-    assert found.of({"kind": "new"}, ALL) is ALL
+def test_where_nearly_every_value_is_known_one_that_is_not_counts_with_the_whole_pool() -> None:
+    assert ALL is not None
+    for others in ([], [(3_600_000, {})], [(3_600_000, {"kind": "odd"})] * (telling.ENOUGH - 1)):
+        found = telling.by_label([*mixed(), *others])
+        assert found is not None and found.name == "kind"
+        assert found.of({"kind": "new"}, ALL) is found.of({}, ALL) is ALL
 
 
 def test_so_many_runs_of_a_value_are_enough() -> None:
@@ -58,7 +86,9 @@ def test_so_many_runs_of_a_value_are_enough() -> None:
     found = telling.by_label(runs)
     assert found is not None
     assert found.usual_ms() == {"a": 1_000}
-    assert found.lengths[None].ordered == [9_000] * (telling.ENOUGH - 1)
+    found = telling.by_label([*runs, (9_000, {"kind": "b"})])
+    assert found is not None
+    assert found.usual_ms() == {"a": 1_000, "b": 9_000}
 
 
 def test_a_label_has_to_tell_a_good_part_of_the_spread() -> None:

@@ -10,7 +10,11 @@ from msgspec import Struct
 from standby.core.estimate import Lengths, measured
 
 ENOUGH: Final = 10
-"""Of a value with fewer runs nobody can tell; those count with all that have no such value."""
+"""Of a value with fewer runs nobody can tell; those count with all that have no such value, or with the whole pool."""
+LOOKED_AT: Final = 32
+"""So many labels, those that most runs have: whoever names each run by a label of its own costs nothing."""
+ALIKE: Final = 1e-4
+"""Where the logarithms spread no more than this, runs differ by one percent: there is nothing to tell."""
 TELLS: Final = 0.25
 """So much of the spread has to be gone once the label is known."""
 
@@ -24,7 +28,7 @@ class ByLabel(Struct, frozen=True):
 
     name: str
     lengths: Mapping[str | None, Lengths]
-    """Null: of all other values together."""
+    """Null: of all other values together, where those are enough."""
 
     def usual_ms(self) -> Mapping[str, int]:
         """By value: as many runs took longer as took less."""
@@ -47,8 +51,12 @@ def by_label(runs: Sequence[Ran]) -> ByLabel | None:
     """The label that tells most, where one tells enough."""
     logs = [log(max(1, length)) for length, _ in runs]
     spread = _spread(logs) / max(1, len(runs) - 1)
+    if spread <= ALIKE:
+        return None
     best, least = None, (1 - TELLS) * spread
-    for name in {name for _, labels in runs for name in labels}:
+    for name, count in Counter(name for _, labels in runs for name in labels).most_common(LOOKED_AT):
+        if count < ENOUGH:
+            break
         counts = Counter(labels.get(name) for _, labels in runs)
         kinds: dict[str | None, list[int]] = {}
         for place, (_, labels) in enumerate(runs):
@@ -62,7 +70,8 @@ def by_label(runs: Sequence[Ran]) -> ByLabel | None:
             best, least = (name, kinds), left
     if best is None:
         return None
-    found = {value: measured([runs[place][0] for place in kind]) for value, kind in best[1].items()}
+    known = {value: kind for value, kind in best[1].items() if len(kind) >= ENOUGH}
+    found = {value: measured([runs[place][0] for place in kind]) for value, kind in known.items()}
     return ByLabel(best[0], {value: lengths for value, lengths in found.items() if lengths is not None})
 
 
