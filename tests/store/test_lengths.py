@@ -55,6 +55,14 @@ async def test_the_labels_of_a_run_are_told_with_its_length(store: Store) -> Non
     assert (first.labels, second.labels) == (labels, {})
 
 
+async def test_the_labels_of_a_very_long_order_are_not_looked_for(store: Store) -> None:
+    """Whoever remembers lengths reads thousands at once."""
+    await end(store, 700, labels={"kind": "x" * 32_000})
+    await end(store, 900, pool="q", labels={"kind": "x" * 33_000})
+    first, second = await store.lengths(0, await store.last_seq())
+    assert (list(first.labels), list(second.labels)) == (["kind"], [])
+
+
 async def test_the_making_of_a_place_is_told_but_not_that_of_a_seat(store: Store) -> None:
     for name, template in (("made", "t-1"), ("seat", "")):
         row = make.slot(name, state=SlotState.CREATING, template=template, incarnation=None)

@@ -224,10 +224,11 @@ select project,
 from lane where project is not null and n <= $2
 """
 
-# lengths: what runs and slots that are made took, found by their events so that no index has to be kept for it
+# lengths: what runs and slots that are made took, found by their events so that no index has to be kept for it; labels
+# are read where that is no great work, because a payload may be long
 LENGTHS_SQLITE: Final = """
 select e.seq, o.pool, r.ended_at - r.commanded_at, r.ready_at - r.commanded_at, 0, e.at, o.project,
-    case when s.body like '%"labels":{"%' then s.body ->> 'labels' end
+    case when octet_length(s.body) <= 32768 and s.body like '%"labels":{"%' then s.body ->> 'labels' end
 from events e join orders o on o.id = e.subject join runs r on r.order_id = o.id and r.ended_at = e.at
     join specs s on s.order_id = o.id
 where e.seq > $1 and e.seq <= $2 and e.kind in ('order.completed', 'order.failed', 'order.retry_waiting')
