@@ -454,6 +454,14 @@ def test_a_pool_cannot_want_more_processors_than_its_host_has() -> None:
         Config.of(hosts={"local": {"cpus": 2}}, pools={"default": {"cpus": 2.5}})
 
 
+def test_processors_are_counted_in_thousandths_and_are_never_none_at_all() -> None:
+    config = Config.of(hosts={"local": {"cpus": 0.3333}}, pools={"default": {"cpus": 0.33334}})
+    assert config.hosts["local"].cpus == config.pools["default"].cpus == 0.333
+    for wrong in ({"hosts": {"local": {"cpus": 0.0004}}}, {"pools": {"default": {"cpus": 0.0004}}}):
+        with pytest.raises(ConfigError, match=r"\.default\.cpus: |\.local\.cpus: "):
+            Config.of(**{"hosts": {"local": {}}, "pools": {"default": {}}, **wrong})
+
+
 def test_a_warning_cannot_come_after_the_critical_limit() -> None:
     with pytest.raises(ConfigError, match=r"hosts\.local\.pressure_warning: cannot be above pressure_critical"):
         Config.of(hosts={"local": {"pressure_warning": 0.95}}, pools={"default": {}})

@@ -102,5 +102,5 @@ async def test_more_processors_than_the_host_has_are_refused_with_the_figures(tm
         refused = (await home.post("/work-orders", {"command": ["a"], "cpus": 4.5})).json()
         assert (refused["status"], refused["errors"][0]["field"]) == (422, "cpus")
         assert refused["detail"] == "cpus 4.5 is more than the 4 that host local has in all"
-        for wrong in (0, -1, "many"):
+        for wrong in (0, -1, 0.0004, "many"):
             assert (await home.post("/work-orders", {"command": ["a"], "cpus": wrong})).status_code == 422

@@ -198,8 +198,8 @@ def test_the_first_shut_gate_is_named_when_several_are() -> None:
         (GateName.POOL_MODE, {"pool": pool(slots_max=0)}),
         (GateName.PRESSURE, {"host": host(memory_mb=1)}),
         (GateName.PROJECT_LIMIT, {"project_open": 0}),
-        (GateName.SLOTS, {"slots": [slot(1)], "pool": pool(slots_max=1)}),
         (GateName.MEMORY, {"host": host()}),
+        (GateName.SLOTS, {"slots": [slot(1)], "pool": pool(slots_max=1)}),
     ]
     for name, opens in opened:
         found = gate(order(), _house(**shut))
@@ -426,3 +426,12 @@ def test_who_waits_for_processors_is_told_how_many_are_needed_and_free() -> None
     own = gate(order(cpus=0.75), _house(**parts, host=host(cpus=2.0)))
     assert own is not None and own.text == "needs 0.75 processors; 0.5 of 2 on host local are free"
     assert getattr(gate(order(cpus=0.5), _house(**parts, host=host(cpus=2.0))), "name", None) is GateName.TURN
+
+
+@pytest.mark.parametrize(("needs", "of"), [({"memory_mb": 300}, {"memory_mb": 200}), ({"cpus": 2.0}, {"cpus": 1.0})])
+def test_an_order_that_can_never_fit_says_so_also_while_all_slots_are_taken(needs: Any, of: Any) -> None:
+    run = order(OrderState.RUNNING, id="r", memory_mb=1)
+    full = {"pool": pool(slots_max=1), "slots": [slot(1)], "holders": {slot(1).name: run}}
+    found = gate(order(**needs), _house(**full, host=host(**of)))
+    assert found is not None and found.stuck and "it can never start" in found.text
+    assert getattr(gate(order(memory_mb=1), _house(**full, host=host(**of))), "name", None) is GateName.SLOTS

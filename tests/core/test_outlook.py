@@ -214,3 +214,12 @@ def test_beyond_those_who_were_looked_at_the_next_ones_are_like_them() -> None:
     few = outlook.line(house(), 100, took, known=Known({}, [{"kind": "long"}]))
     assert isinstance(few, Line)
     assert few.rate_ms == 9_750
+
+
+@pytest.mark.parametrize(("memory_mb", "cpus"), [(300, None), (100, 3.0)])
+def test_nobody_can_say_how_long_an_order_waits_that_never_fits_also_while_its_pool_is_full(
+    memory_mb: int, cpus: float | None
+) -> None:
+    full = house(run(1), run(2), host=host(memory_mb=200, cpus=2.0))
+    found = outlook.line(full, memory_mb, SEATS, cpus)
+    assert isinstance(found, str) and found.endswith("it can never start")

@@ -110,7 +110,7 @@ class SubmitBody(Body):
     run_timeout_s: Seconds | None = None
     stop_grace_s: Seconds = 0
     memory_mb: Annotated[int, Field(ge=0, le=2**40)] | None = None
-    cpus: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] | None = None
+    cpus: Annotated[float, Field(ge=0.001, le=10_000, allow_inf_nan=False)] | None = None
     retry: RetryBody = RetryBody()
     not_before: Time | None = None
     dedupe_key: ShortText | None = None

@@ -53,6 +53,11 @@ def _or_none(value: Any) -> Any:
     return None if value == "none" else value
 
 
+def _thousandths(value: float | None) -> float | None:
+    """Processors are counted in thousandths: finer ones would never fit what is left of them."""
+    return None if value is None else round(value, 3)
+
+
 def _length_or_none(value: Any) -> Any:
     return None if value is None or value == "none" else length_ms(value)
 

@@ -159,6 +159,8 @@ def _pressed(house: House, so: str) -> Gate:
 def _places(memory_mb: int, cpus: float | None, house: House) -> Gate:
     """What the leader's own decision about an order that needs so much comes to."""
     plan, name = house.plan(memory_mb, cpus), house.pool.name
+    if (never := _never(memory_mb, cpus, house)) is not None:
+        return never
     if plan.admissions:
         return Gate(GateName.TURN, "it is served as soon as its turn comes")
     if plan.held:
@@ -169,8 +171,6 @@ def _places(memory_mb: int, cpus: float | None, house: House) -> Gate:
         return _memory(memory_mb, house)
     if not plan.spoken and (gate := _full(house) or _breaker(house) or _processors(cpus, house)) is not None:
         return gate
-    if not plan.spoken and memory_mb > (house.host.memory_mb or memory_mb):
-        return _memory(memory_mb, house)
     making = _making(house)
     text = f"pool {name} is making {'a slot' if making < 2 else f'{making} slots'}"
     return Gate(GateName.SLOTS, text, follows="it starts when one is made and those before it are served")
@@ -184,13 +184,26 @@ def _turn_text(order: Order, house: House) -> str:
     return f"it is number {turn.place} of project {order.project}, which takes turns by weight with {named}"
 
 
+def _never(memory_mb: int, cpus: float | None, house: House) -> Gate | None:
+    """An order that needs more than its host has in all, whatever else it waits for."""
+    host, needs = house.host, processors.needed(house.pool, cpus, house.seats)
+    if host.memory_mb is not None and memory_mb > host.memory_mb:
+        have = f"more than the {host.memory_mb} MB that host {host.name} has in all"
+        follows = "cancel it and ask for less, or raise the host's memory_mb"
+        free = max(0, host.memory_mb - house.room.used_mb)
+        text = f"needs {memory_mb} MB, {have}: it can never start"
+        return Gate(GateName.MEMORY, text, follows=follows, needed=memory_mb, free=free, stuck=True)
+    if host.cpus is not None and needs > host.cpus:
+        have = f"more than the {host.cpus:g} that host {host.name} has in all"
+        follows = "cancel it and ask for less, or raise the host's cpus"
+        text = f"needs {needs:g} processors, {have}: it can never start"
+        return Gate(GateName.CPUS, text, follows=follows, stuck=True)
+    return None
+
+
 def _memory(needed: int, house: House) -> Gate:
     name, most = house.host.name, house.host.memory_mb or 0
     free = max(0, most - house.room.used_mb)
-    if needed > most:
-        text = f"needs {needed} MB, more than the {most} MB that host {name} has in all: it can never start"
-        follows = "cancel it and ask for less, or raise the host's memory_mb"
-        return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free, stuck=True)
     text = f"needs {needed} MB; {free} of {most} MB on host {name} are free"
     return Gate(GateName.MEMORY, text, needed=needed, free=free, holders=house.on_host)
 
@@ -200,12 +213,6 @@ def _processors(cpus: float | None, house: House) -> Gate | None:
     left = processors.left(host, house.room.pools, house.holders.values(), house.seats)
     if host.cpus is None or left is None or needs <= max(0.0, left):
         return None
-    if needs > host.cpus:
-        have = f"more than the {host.cpus:g} that host {host.name} has in all"
-        follows = "cancel it and ask for less, or raise the host's cpus"
-        return Gate(
-            GateName.CPUS, f"needs {needs:g} processors, {have}: it can never start", follows=follows, stuck=True
-        )
     text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
     return Gate(GateName.CPUS, text, holders=house.on_host)
 
