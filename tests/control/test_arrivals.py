@@ -1,5 +1,6 @@
 """An order that need not wait is claimed by the commit that takes it in; every gate holds for it as for any other."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from standby.core import lifecycle
 from standby.core.draft import draft
 from standby.core.model import EventKind, Mode, OrderState, Spec, Trigger
 from standby.core.places import set_pool_mode
-from standby.store.contract import Work
+from standby.store.contract import StoreDown, Work
 from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio
@@ -140,3 +141,21 @@ async def test_an_order_with_a_concurrency_key_is_left_to_the_store() -> None:
     stage = Stage()
     leader = await ready(stage)
     assert not (await arrive(stage, leader, concurrency_key="k"))[0]
+
+
+async def test_a_store_that_could_not_say_who_waits_lets_nobody_overtake_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(pools={"default": {"slots_max": 1, "memory_mb": 0}})
+    leader = await ready(stage)
+    waits = await stage.submit({"run_ms": 1_000})
+
+    async def down(*_: Any, **__: Any) -> Sequence[Work]:
+        raise StoreDown("gone")
+
+    with monkeypatch.context() as away:
+        away.setattr(stage.store, "candidates", down)
+        with pytest.raises(StoreDown):
+            await stage.steps(leader, 1, each_ms=100)
+    assert not (await arrive(stage, leader))[0]
+    await leader.step()  # the next one, long before the poll
+    await stage.answers()
+    assert stage.live_copies(await stage.order(waits)) == 1

@@ -73,6 +73,11 @@ class Ahead:
         """Read everything anew; a reading under way is not kept either."""
         self._pages = {}
 
+    @property
+    def unread(self) -> bool:
+        """Whether nothing is known of anybody."""
+        return not self._pages
+
     def nobody(self, pool: str) -> bool:
         """Whether it is known that nobody waits in the pool."""
         page = self._pages.get(pool)
@@ -102,7 +107,11 @@ class Ahead:
         return [work for lane in page.lanes.values() for work in lane[:deep]]
 
     async def _read(self, pool: str, per_lane: int, page: Page, after: Ends | None = None) -> Sequence[Work]:
-        return await self._store.candidates(pool, per_lane, page.memory_max, after, page.cpus_max)
+        try:
+            return await self._store.candidates(pool, per_lane, page.memory_max, after, page.cpus_max)
+        except BaseException:
+            self.forget()  # a page that was not read does not say that nobody waits
+            raise
 
     def add(self, work: Work) -> None:
         """This one waits from now on; it takes its place if its part of the lane was read."""

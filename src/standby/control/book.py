@@ -88,6 +88,7 @@ class Book:
             stale = True
         if poll:
             self.ahead.forget()
+        self.seek = self.seek or self.ahead.unread
         if stale or poll:
             await self.settle()
             seq = await store.last_seq()
