@@ -1,10 +1,12 @@
 """An order that need not wait is claimed by the commit that takes it in; every gate holds for it as for any other."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from standby.control.controller import Controller
 from standby.control.host import HostStep
 from standby.core import lifecycle
 from standby.core.draft import draft
@@ -12,6 +14,7 @@ from standby.core.model import EventKind, Mode, OrderState, Spec, Trigger
 from standby.core.places import set_pool_mode
 from standby.store.contract import StoreDown, Work
 from tests.control.stage import Stage
+from tests.rows import order
 
 pytestmark = pytest.mark.anyio
 S = OrderState
@@ -159,3 +162,28 @@ async def test_a_store_that_could_not_say_who_waits_lets_nobody_overtake_them(mo
     await leader.step()  # the next one, long before the poll
     await stage.answers()
     assert stage.live_copies(await stage.order(waits)) == 1
+
+
+async def test_a_leader_that_leaves_is_offered_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, stop, offered = Stage(), asyncio.Event(), list[Work]()
+    work = Work(order(), Spec(order_id="o"))
+    real = HostStep.close
+
+    async def close(self: HostStep, grace_s: float) -> None:
+        assert not stage.world.arrivals.offer(work)
+        await real(self, grace_s)
+
+    def take_in(_: HostStep, work: Work) -> bool:
+        offered.append(work)
+        stop.set()
+        return False
+
+    monkeypatch.setattr(HostStep, "close", close)
+    monkeypatch.setattr(HostStep, "take_in", take_in)
+    leading = asyncio.create_task(Controller(stage.world, "a").run(stop))
+    async with asyncio.timeout(20):
+        while not offered:
+            stage.world.arrivals.offer(work)
+            await asyncio.sleep(0.01)
+        await leading
+    assert offered == [work]

@@ -170,12 +170,12 @@ class Controller:
             self._wakes.add(wake)
             stack.callback(self._wakes.discard, wake)
             stack.callback(self._world.store.listen(step.hint))
-            stack.callback(self._world.arrivals.join(step.take_in))
             if isinstance(driver, Watch) and self._world.config.hints:
                 stack.push_async_callback(_ended, asyncio.create_task(_watch(driver, step.stirred)))
             if isinstance(driver, Logs):
                 stack.push_async_callback(_ended, asyncio.create_task(self._carry_logs(driver, hold, step)))
             stack.push_async_callback(step.close, CALLS_GRACE_S)
+            stack.callback(self._world.arrivals.join(step.take_in))
             await step.lead(identity, blocked_since)
             # renewed only from here on: until now nobody led, and the next leader must be able to see that
             self._holds[name] = hold
