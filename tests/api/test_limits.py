@@ -95,6 +95,17 @@ async def test_a_full_pool_refuses_with_a_time_to_come_again_and_takes_in_what_c
         assert (await home.submit())["state"] == "pending"
 
 
+async def test_orders_that_start_at_once_do_not_fill_a_queue(tmp_path: Path) -> None:
+    limits: dict[str, Any] = {"pools": {"default": {"queue_max": 2}}, "projects": {"a": {"queue_max": 2}}}
+    async with house(tmp_path, **limits) as home:
+        leave = home.world.arrivals.join(lambda _: True)
+        for _ in range(5):
+            await home.submit(project="a")
+        leave()
+        home.world.shared.forget(("queue", "pool", "default", 2))
+        assert (await home.post("/work-orders", {"command": ["true"]})).status_code == 429, "here nobody claimed them"
+
+
 async def test_orders_of_a_bulk_beyond_a_limit_are_refused_one_by_one(tmp_path: Path) -> None:
     async with house(tmp_path, projects={"a": {"queue_max": 3}}) as home:
         orders = [{"command": ["true"], "project": project} for project in "aababa"]

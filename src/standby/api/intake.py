@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Final, Literal
 
 import msgspec
@@ -233,7 +234,10 @@ class Intake:
         alone and need not wait is claimed by the same commit."""
         if len(changes) == 1 and self._starts_at_once(changes[0]):
             changes = [_with_answer(changes[0], wishes[0], AT_ONCE)]
-            return changes, [AT_ONCE], await self._world.store.save(changes)
+            verdicts = await self._world.store.save(changes)
+            with suppress(StoreDown):  # it is saved, whoever cannot count it
+                await queues.started(self._world, wishes[0])
+            return changes, [AT_ONCE], verdicts
         counting = asyncio.ensure_future(self._places(changes))
         try:
             if any(wish.key is not None for wish in wishes):

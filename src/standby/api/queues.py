@@ -59,6 +59,12 @@ async def refusals(world: World, wanted: Sequence[Wanted]) -> Sequence[Problem |
     return found
 
 
+async def started(world: World, wanted: Wanted) -> None:
+    """One that was counted did not wait at all."""
+    for queue in await _queues(world, wanted.pool, (await _projects(world)).get(wanted.project)):
+        queue.depth = max(0, queue.depth - 1)
+
+
 async def _queues(world: World, pool: Pool, project: Project | None) -> list[Queue]:
     """Those of its queues that have a limit."""
     found = []
