@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from standby import conflicts
 from standby.core import ticks
+from standby.core.draft import foreign
 from standby.core.errors import Refused
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Schedule
@@ -33,6 +34,8 @@ async def make_tick(world: World, cause: Cause, schedule: Schedule, due: ticks.D
     pool = await store.pool(schedule.pool)
     if pool is None:
         raise Refused(f"there is no pool {schedule.pool}")
+    if (text := foreign(pool, schedule.project)) is not None:
+        raise Refused(text)
     sealed = await store.schedule_env(schedule.name) if schedule.spec.env_names else None
     env = seal.open(sealed_for(schedule.name), sealed)
     order_id = world.ids.order(cause.at)

@@ -1,9 +1,12 @@
 """Schedules over HTTP: made, shown, changed, paused, run and removed, and refused with what to do."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from standby.config import Config
+from standby.control.apply import apply_config
 from standby.core.model import OrderState
 from standby.ticking import sealed_for
 from tests.api.house import House, View
@@ -193,3 +196,17 @@ async def test_a_rerun_of_its_order_is_no_tick(home: House) -> None:
     await home.walk(order, OrderState.COMPLETED)
     again = (await home.post(f"/work-orders/{order}/rerun")).json()
     assert (again["rerun_of"], again["schedule"], again["tick_at"]) == (order, None, None)
+
+
+async def test_what_was_there_before_its_pool_became_another_projects_runs_there_no_more(home: House) -> None:
+    await add(home)
+    ended = await home.submit()
+    await home.walk(ended["id"], OrderState.COMPLETED)
+    pools = {"default": {"project": "reports"}}
+    config = Config.of(hosts={"local": {"driver": "scripted", "memory_mb": 1024}}, pools=pools)
+    await apply_config(replace(home.world, config=config))
+    home.world.shared.forget(("pool", "default"))
+    said = "pool default takes only orders of project reports, not of default"
+    again, now = await home.post(f"/work-orders/{ended['id']}/rerun"), await home.post("/schedules/nightly/run")
+    assert (again.status_code, again.json()["detail"]) == (422, said)
+    assert (now.status_code, now.json()["code"]) == (409, "cannot_run") and said in now.json()["detail"]

@@ -184,6 +184,6 @@ async def test_a_leader_that_leaves_is_offered_nothing_any_more(monkeypatch: pyt
     async with asyncio.timeout(20):
         while not offered:
             stage.world.arrivals.offer(work)
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0)
         await leading
     assert offered == [work]

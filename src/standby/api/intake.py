@@ -18,7 +18,7 @@ from standby.api.views import OrderView, order_view
 from standby.api.waits import Expected, expected_at_submit
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle, processors, warm
-from standby.core.draft import draft
+from standby.core.draft import draft, foreign
 from standby.core.estimate import Confidence, Wait
 from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
@@ -84,10 +84,7 @@ class Intake:
 
     async def wish(self, body: SubmitBody, payload: str, key: str | None) -> Wish:
         """What a body asks for, with the pool's defaults where it says nothing; raises Problem."""
-        pool = await self._pool(body.pool)
-        if pool.settings.project not in (None, body.project):
-            text = f"pool {pool.name} takes only orders of project {pool.settings.project}, not of {body.project}"
-            raise invalid(text, "use another pool, or submit it in that project", "project")
+        pool = await self._pool_for(body.pool, body.project)
         if body.urgent and self._actor not in ADMINS:
             text = f"only the key named admin may put an order before all lanes, not {self._actor}"
             raise Problem(403, "admin_needed", text, "leave urgent out and give it a smaller priority")
@@ -118,7 +115,7 @@ class Intake:
             raise Problem(409, "env_sealed", str(error), "submit it anew with its env values") from None
         fresh = {"schedule": None, "tick_at": None, "urgent": False}
         spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, **fresh)
-        pool = await self._pool(order.pool)
+        pool = await self._pool_for(order.pool, order.project)
         await self._check_fits(order.memory_mb, spec.cpus, pool)
         return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
 
@@ -138,6 +135,12 @@ class Intake:
                 raise invalid(f"there is no pool {name!r}", hint, "pool")
             self._pools[name] = pool
         return self._pools[name]
+
+    async def _pool_for(self, name: str, project: str) -> Pool:
+        pool = await self._pool(name)
+        if (text := foreign(pool, project)) is not None:
+            raise invalid(text, "use another pool, or submit it in that project", "project")
+        return pool
 
     async def _spec(self, body: SubmitBody, pool: Pool, payload: str) -> Spec:
         if (body.command is None) == (body.script is None):

@@ -1,6 +1,6 @@
 """A new order before it is submitted."""
 
-from standby.core.model import Order, OrderState, Spec
+from standby.core.model import Order, OrderState, Pool, Spec
 
 
 def draft(order_id: str, at: int, project: str, pool: str, memory_mb: int, spec: Spec) -> Order:
@@ -18,3 +18,10 @@ def draft(order_id: str, at: int, project: str, pool: str, memory_mb: int, spec:
         concurrency_key=spec.concurrency_key,
         cpus=spec.cpus,
     )
+
+
+def foreign(pool: Pool, project: str) -> str | None:
+    """Why no order of this project may be in the pool; null when it may."""
+    if pool.settings.project in (None, project):
+        return None
+    return f"pool {pool.name} takes only orders of project {pool.settings.project}, not of {project}"
