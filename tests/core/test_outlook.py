@@ -7,7 +7,7 @@ import pytest
 from standby.core import outlook
 from standby.core.estimate import EXACT, Line, measured
 from standby.core.explain import House
-from standby.core.model import Lease, Mode, Order, OrderState, Pool, SlotState, Warmth
+from standby.core.model import Lease, Mode, Order, OrderState, Pool, PoolSettings, SlotState, Warmth
 from standby.core.outlook import Took
 from standby.core.sighting import ImageState
 from standby.core.telling import ByLabel, Known
@@ -62,6 +62,16 @@ def test_places_of_open_runs_come_free_when_these_end() -> None:
     cold = {"default": Took([100_000] * 60)}
     assert waits(outlook.line(house(run(1, 30_000)), 100, cold)) == [0, 70_000, 100_000, 170_000]
     assert waits(outlook.line(house(run(1, 30_000), run(2, 90_000)), 100, cold)) == [10_000, 70_000, 110_000, 170_000]
+
+
+def test_of_a_pool_that_may_have_fewer_runs_than_slots_no_more_places_are_used() -> None:
+    for most, expected in ((1, [70_000, 170_000]), (2, [0, 70_000]), (3, [0, 70_000])):
+        of = pool(settings=PoolSettings(slots_max=2, running_max=most))
+        found = outlook.line(house(run(1, 30_000), of=of, seats=True), 100, SEATS)
+        assert waits(found, 2) == expected
+    of = pool(settings=PoolSettings(slots_max=2, running_max=1))
+    both = house(run(1, 30_000), run(2, 90_000), of=of, seats=True)
+    assert waits(outlook.line(both, 100, SEATS), 2) == [70_000, 170_000], "it was lowered meanwhile: both have to end"
 
 
 def test_a_slot_in_error_is_no_place() -> None:
@@ -146,6 +156,8 @@ def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_en
         ({"of": pool(mode=Mode.PAUSED)}, "pool default is paused by config for 99 s: resume it to go on"),
         ({"of": pool(slots_max=0)}, "pool default has slots_max = 0 (set by the configuration): nothing starts"),
         ({"host": host(starts_max=0)}, "host local has starts_max = 0: nothing starts"),
+        ({"of": pool_of(running_max=0)}, "pool default has 0 open runs and may have 0"),
+        ({"of": pool_of(starts_per_minute=0)}, "pool default may begin 0 runs a minute"),
         (
             {"host": host(memory_mb=99)},
             "needs 100 MB, more than the 99 MB that host local has in all: it can never start",

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from standby.core import pressure, processors
 from standby.core.house import FORESEEN, HOLDERS, Gate, GateName, House, Line, Turn
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.limits import limit, mode_text
+from standby.core.limits import limit, mode_text, of_pool
 from standby.core.model import Lease, Level, Mode, Order, OrderState, Reason, SlotState
 from standby.core.places import TRIES_AFTER_MS
 from standby.core.sighting import ImageState
@@ -290,5 +290,5 @@ def _full(house: House) -> Gate | None:
 
 def shut(house: House, memory_mb: int, cpus: float | None = None) -> Gate | None:
     """What holds an order of the pool that needs so much and does not open as runs end."""
-    found = _platform(house) or _places(memory_mb, cpus, house)
-    return found if found.stuck or found.name not in FORESEEN else None
+    gates = (_platform(house), of_pool(house), _places(memory_mb, cpus, house))
+    return next((gate for gate in gates if gate and (gate.stuck or gate.name not in FORESEEN)), None)

@@ -7,7 +7,12 @@ from standby.core.room import rate_opens_at
 
 def limit(order: Order, house: House) -> Gate | None:
     """The first of them that is reached, in the order in which admission asks for them."""
-    return _project_limit(order, house) or _pool_limit(house) or _start_rate(house) or _concurrency_key(order, house)
+    return _project_limit(order, house) or of_pool(house) or _concurrency_key(order, house)
+
+
+def of_pool(house: House) -> Gate | None:
+    """Those that hold every order of the pool."""
+    return _pool_limit(house) or _start_rate(house)
 
 
 def _project_limit(order: Order, house: House) -> Gate | None:

@@ -152,7 +152,8 @@ def _in_budget(
     house: House, budget: _Budget | None, took: Mapping[str, Took], lengths: Lengths, places: list[Column]
 ) -> tuple[Sequence[Column], int]:
     """Those of the pool's places that the host's budget allows, busy ones first, and how many may be used at once."""
-    most = min(house.pool.settings.slots_max, len(places))
+    settings = house.pool.settings
+    most = min(settings.slots_max, len(places), len(places) if settings.running_max is None else settings.running_max)
     if budget is None:
         return places, most
     others = _others(house)
