@@ -106,6 +106,19 @@ async def test_a_limited_project_waits_for_its_own_runs(tmp_path: Path) -> None:
         assert (found["gate"]["name"], found["estimated_wait_ms"]) == ("project_limit", 10_000)
 
 
+async def test_nobody_can_say_how_long_an_order_waits_for_its_concurrency_key(home: House) -> None:
+    await measure(home, *[5_000] * 10)
+    running = await begin(home, concurrency_key="k")
+    taken = await home.submit(concurrency_key="k")
+    assert taken["estimated_wait_ms"] is None
+    assert taken["estimate"]["why_none"] == f"order {running} runs with the same concurrency key, k"
+    assert (await home.show(taken["id"]))["estimate"] == taken["estimate"]
+    first = await home.submit(concurrency_key="l")
+    assert first["estimated_wait_ms"] == 0
+    second = await home.submit(concurrency_key="l")
+    assert second["estimate"]["why_none"] == f"order {first['id']} is before it with the same concurrency key, l"
+
+
 async def test_who_waits_for_memory_waits_for_the_runs_that_hold_it(tmp_path: Path) -> None:
     pools = {"default": {"memory_mb": 600}, "other": {}}
     async with house(tmp_path, pools=pools) as home:

@@ -58,7 +58,7 @@ def test_of_many_labels_those_are_looked_at_that_most_runs_have() -> None:
 
 
 def test_labels_that_tell_the_same_are_chosen_by_whoever_had_one_first() -> None:
-    runs = [(length, {name: labels["kind"] for name in "zyxwv"}) for length, labels in mixed()]
+    runs = [(length, dict.fromkeys("zyxwv", labels["kind"])) for length, labels in mixed()]
     found = telling.by_label(runs)
     assert found is not None and found.name == "z"
 
@@ -75,7 +75,8 @@ def test_a_value_with_few_runs_counts_with_all_others_and_one_that_was_never_see
 
 def test_where_nearly_every_value_is_known_one_that_is_not_counts_with_the_whole_pool() -> None:
     assert ALL is not None
-    for others in ([], [(3_600_000, {})], [(3_600_000, {"kind": "odd"})] * (telling.ENOUGH - 1)):
+    few: list[list[Ran]] = [[], [(3_600_000, {})], [(3_600_000, {"kind": "odd"})] * (telling.ENOUGH - 1)]
+    for others in few:
         found = telling.by_label([*mixed(), *others])
         assert found is not None and found.name == "kind"
         assert found.of({"kind": "new"}, ALL) is found.of({}, ALL) is ALL

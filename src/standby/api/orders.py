@@ -23,7 +23,7 @@ from standby.api.views import (
     time,
     wait_views,
 )
-from standby.api.waits import expected, house_of, last_start
+from standby.api.waits import CONTENDERS_MOST, expected, house_of, last_start
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
@@ -34,7 +34,6 @@ from standby.world import World
 
 CANCEL_TRIES: Final = 20
 LANES_MOST: Final = 6
-CONTENDERS_MOST: Final = 100
 _WAITING: Final = frozenset({OrderState.PENDING, OrderState.WAITING_RETRY})
 
 router = APIRouter(tags=["work orders"])

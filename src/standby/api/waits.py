@@ -10,6 +10,7 @@ from standby.core import crowd, outlook
 from standby.core.crowd import Queue, Standing
 from standby.core.estimate import EXACT, Line, Wait
 from standby.core.explain import FORESEEN, Gate, House
+from standby.core.limits import concurrency_key
 from standby.core.model import Lease, Order, Pool, Project
 from standby.core.outlook import Took
 from standby.core.rank import is_urgent
@@ -22,6 +23,9 @@ TOOK_KEPT_S: Final = 1.0
 """How long what runs took is remembered."""
 LINE_KEPT_S: Final = 1.0
 """So old may the estimate be that an order is answered with when it is taken in."""
+
+CONTENDERS_MOST: Final = 100
+"""So many orders with one concurrency key are looked through for who is before another."""
 
 Queues = Mapping[str, Queue]
 Expected = Wait | str | None
@@ -66,7 +70,11 @@ async def expected_at_submit(
 ) -> Expected:
     """The same for an order that is being taken in with `mine` others of its request, by project: what orders of one
     moment have in common is read once."""
-    shared = world.shared
+    shared, key = world.shared, order.concurrency_key
+    if key is not None:
+        contenders = await world.store.contenders(order.project, key, CONTENDERS_MOST)
+        if (held := concurrency_key(order, [each.order for each in contenders])) is not None:
+            return held.text
 
     async def read_line() -> Line | str:
         return await _line(world, pool, order.memory_mb, order.cpus)

@@ -1,5 +1,7 @@
 """Limits that hold an order: of its project, its pool, the pool's start rate, and its concurrency key."""
 
+from collections.abc import Sequence
+
 from standby.core.house import Gate, GateName, House, oldest
 from standby.core.model import Host, Mode, Order, Pool, Project
 from standby.core.room import rate_opens_at
@@ -7,7 +9,9 @@ from standby.core.room import rate_opens_at
 
 def limit(order: Order, house: House) -> Gate | None:
     """The first of them that is reached, in the order in which admission asks for them."""
-    return _project_limit(order, house) or of_pool(house) or _concurrency_key(order, house)
+    key = order.concurrency_key
+    found = _project_limit(order, house) or of_pool(house)
+    return found or (None if key is None else concurrency_key(order, house.contenders.get(key, ())))
 
 
 def of_pool(house: House) -> Gate | None:
@@ -52,9 +56,9 @@ def _start_rate(house: House) -> Gate | None:
     return Gate(GateName.START_RATE, text, opens_at) if opens_at is not None and opens_at > house.now else None
 
 
-def _concurrency_key(order: Order, house: House) -> Gate | None:
-    key = order.concurrency_key
-    others = [] if key is None else [each for each in house.contenders.get(key, ()) if each.id != order.id]
+def concurrency_key(order: Order, contenders: Sequence[Order]) -> Gate | None:
+    """Who of those that have its key is before it."""
+    key, others = order.concurrency_key, [each for each in contenders if each.id != order.id]
     for other in others:
         if other.slot is not None:
             text = f"order {other.id} runs with the same concurrency key, {key}"
