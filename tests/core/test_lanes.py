@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from standby.core import admit
 from standby.core.admit import OVERTAKEN_MAX, Room
-from standby.core.lanes import KEPT, Line, Turns
+from standby.core.lanes import KEPT, Lane, Line, Pass, Turns
 from standby.core.model import Order, OrderState, PoolSettings, Template
 from standby.core.rank import URGENT_MS
 from tests.rows import NOW, host, order, pool, slot
@@ -120,14 +120,27 @@ def test_an_urgent_order_goes_before_all_lanes_and_costs_no_turn() -> None:
 
 
 def test_passes_that_mean_nothing_any_more_are_forgotten() -> None:
-    turns = Turns()
-    for number in range(3 * KEPT):
-        turns.take(_waiting(number, f"p{number}"), {})
-    turns.take(_waiting(0, "first"), {})
-    turns.take(_waiting(1, "first"), {})
+    turns, often = Turns(), _waiting(0, "often")
     for number in range(KEPT):
-        turns.take(_waiting(number, f"q{number}"), {})
-    assert len(turns._passes) <= KEPT + 1
+        turns.take(_waiting(number, f"p{number}"), {})
+        turns.take(often, {})
+    assert len(turns._passes) == 2
+    turns.take(often, {})
+    assert turns.start(("default", "often"))[0] > turns.at
+
+
+def test_passes_are_not_looked_through_at_every_claim_although_all_of_them_count() -> None:
+    turns, looked = Turns(), 0
+
+    def counts(lane: Lane, value: Pass) -> bool:
+        nonlocal looked
+        looked += 1
+        return True
+
+    turns._counts = counts  # type: ignore[method-assign]
+    for number in range(KEPT + 100):
+        turns.take(_waiting(number, f"p{number}"), {})
+    assert (looked, len(turns._passes)) == (KEPT + 1, KEPT + 100)
 
 
 # limits

@@ -36,6 +36,7 @@ class Turns:
         """The pass of the lane that was served last."""
         self._pool_at: dict[str, int] = {}
         self._passes: dict[Lane, Pass] = {}
+        self._most = KEPT
 
     def start(self, lane: Lane) -> Pass:
         """The pass at which the lane is served next."""
@@ -51,8 +52,9 @@ class Turns:
         self._pool_at[order.pool] = pool_at
         stride = STRIDE // weights.get(order.project, 1)
         self._passes[lane] = self.at + stride, pool_at + stride
-        if len(self._passes) > KEPT:
+        if len(self._passes) > self._most:
             self._passes = {each: value for each, value in self._passes.items() if self._counts(each, value)}
+            self._most = max(KEPT, 2 * len(self._passes))  # where so many count, the next look is far off
 
     def _counts(self, lane: Lane, value: Pass) -> bool:
         """Whether this pass is ahead of anything."""
