@@ -171,8 +171,8 @@ def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_en
     ],
 )
 def test_where_nobody_can_say_it_says_why(parts: dict[str, Any], why: str) -> None:
-    took = parts.pop("took", TOOK)
-    assert outlook.line(house(**parts), 100, took) == why
+    took = parts.get("took", TOOK)
+    assert outlook.line(house(**{name: part for name, part in parts.items() if name != "took"}), 100, took) == why
 
 
 def test_nobody_can_say_how_long_a_pull_or_an_open_breaker_takes() -> None:
