@@ -134,6 +134,28 @@ async def test_a_run_that_is_cancelled_before_it_was_fetched_is_given_back_at_on
     assert (await home.stage.order(order_id)).state is S.CANCELLED
 
 
+async def test_a_question_that_comes_late_gives_back_what_was_not_begun_and_the_worker_hears_of_it(home: House) -> None:
+    order_id = await home.stage.submit()
+    await home.steps()
+    worker = await home.worker("nonce-one")
+    await home.steps()
+    run = (await worker.fetch()).json()["run_id"]
+    await home.stage.cancel(order_id)
+    assert (await worker.fetch()).status_code == 204
+    assert await worker.beat(run) == "exit"
+    await home.steps(1)
+    assert (await home.stage.order(order_id)).state is S.CANCELLED
+
+
+async def test_a_question_that_comes_late_gives_nothing_back_that_was_begun(home: House) -> None:
+    worker, order_id, run = await home.running()
+    await home.stage.cancel(order_id)
+    assert (await worker.fetch()).status_code == 204
+    await home.steps(1)
+    assert (await home.stage.order(order_id)).state is S.STOPPING
+    assert await worker.beat(run) == "stop"
+
+
 # the cases of the protocol
 
 

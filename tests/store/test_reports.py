@@ -1,6 +1,7 @@
 """What workers say of their runs: kept without a version, the first result counts, news are told."""
 
 import pytest
+from msgspec.structs import replace
 
 from standby.core.work import Report
 from standby.store.contract import Heard, Store
@@ -84,3 +85,14 @@ async def test_a_seat_is_a_slot_with_the_order_in_it(store: Store) -> None:
     found = await store.seat(slot.name)
     assert found is not None and found[1] is not None
     assert (found[1].order.id, found[1].order.boot, found[1].spec.order_id) == (order.id, "b", order.id)
+
+
+async def test_what_began_is_not_given_back_and_whoever_speaks_of_what_was_hears_of_it(store: Store) -> None:
+    back = Report(run_id="o-1", boot="b", heartbeat_at=7, ended_at=7)
+    assert await store.put_report(BEGUN, news=False) == BEGUN
+    kept = await store.put_report(back, news=True)
+    assert (kept.ended_at, kept.heartbeat_at) == (None, 7)
+    other = await store.put_report(replace(back, run_id="o-2"), news=True)
+    assert other.ended_at == 7
+    late = await store.put_report(replace(BEGUN, run_id="o-2"), news=False)
+    assert (late.begun_at, late.ended_at) == (5, 7)

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 from fastapi import APIRouter, Depends, Query, Request, Response
 from msgspec import Raw, Struct
 from msgspec.json import encode
+from msgspec.structs import replace
 
 from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_any
 from standby.api.problems import Problem, invalid
@@ -205,10 +206,10 @@ async def beat(request: Request, world: WorldNeed, badge: BadgeNeed) -> Response
         progress=body.progress,
         text=body.text,
     )
-    await world.store.put_report(report, news=order.state is OrderState.PREPARING)
-    stop_by = order.deadline if word is Word.STOP else None
-    left_ms = None if stop_by is None else max(0, stop_by - now)
-    return answer(BeatView(do=word, stop_by=shown_time(stop_by), stop_in_s=seconds(left_ms)))
+    kept = await world.store.put_report(report, news=order.state is OrderState.PREPARING)
+    word = Word.EXIT if work.given_back(kept) else word
+    by = order.deadline if word is Word.STOP else None
+    return answer(BeatView(word, shown_time(by), seconds(None if by is None else max(0, by - now))))
 
 
 @router.post("/worker/output")
@@ -283,13 +284,12 @@ async def _assignment(world: World, badge: Badge) -> AssignmentView | None:
         raise Problem(409, "leave", "another worker lives in this slot, or this one was silent for too long", "exit")
     if held is None or offered is Offer.WAIT:
         return None
+    noted = Report(run_id=run_id(held.order), boot=nonce, heartbeat_at=now)
     if offered is Offer.TAKE:
-        noted = Report(run_id=run_id(held.order), boot=nonce, heartbeat_at=now)
         if pool.settings.silence_ms is not None:
             await world.store.put_report(noted, news=False)
         return await _handed(world, held)
-    given_back = Report(run_id=run_id(held.order), boot=nonce, heartbeat_at=now, ended_at=now)
-    await world.store.put_report(given_back, news=True)
+    await world.store.put_report(replace(noted, ended_at=now), news=True)
     return None
 
 

@@ -187,14 +187,18 @@ def _of_work(seen: Seen, template: Template) -> Seen:
     return Seen.STARTING if by_word and seen is Seen.READY else seen
 
 
+def given_back(report: Report) -> bool:
+    """Whether the worker gave its run back without having begun it: whoever speaks of it now has it no more."""
+    return report.ended_at is not None and report.exit_code is None and report.error_name is None
+
+
 def _exit(report: Report) -> Exit:
-    nothing = report.exit_code is None and report.error_name is None
     return Exit(
         code=report.exit_code,
         error_name=report.error_name,
         error=report.error,
         retryable=report.retryable,
-        lost=nothing,
+        lost=given_back(report),
     )
 
 

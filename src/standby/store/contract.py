@@ -366,9 +366,9 @@ class Store(Protocol):
         stays."""
 
     # what workers say
-    async def put_report(self, report: Report, *, news: bool) -> None:
-        """Keep what a worker says of its run: what it leaves out stays as it was, and its first result is the one that
-        counts. `news` are told to whoever leads."""
+    async def put_report(self, report: Report, *, news: bool) -> Report:
+        """Keep what a worker says of its run: what it leaves out stays as it was, its first result is the one that
+        counts, and what began is not given back. `news` are told to whoever leads. Returns what is kept."""
 
     async def reports(self, run_ids: Sequence[str]) -> Mapping[str, Report]:
         """What is known of these runs by their workers' word."""

@@ -12,6 +12,7 @@ from msgspec.structs import astuple
 from standby.core.model import Change
 from standby.core.sighting import ImageState
 from standby.core.work import Report
+from standby.store import rows
 from standby.store.contract import Answer, Heard, Key, Verdict
 from standby.store.reads import Param, Reads
 from standby.store.rows import Row
@@ -93,6 +94,10 @@ delete from idempotency where (project, key) in
     (select project, key from idempotency where at < $1 order by at limit $2)
 returning key
 """
+_END_COUNTS: Final = """
+    r.ended_at is null and (r.begun_at is null or excluded.exit_code is not null or excluded.error_name is not null)
+"""
+"""The first end does; a run that began is not given back by a question that comes late."""
 PUT_REPORT: Final = """
 insert into reports as r (run_id, boot, begun_at, heartbeat_at, progress, text, ended_at, exit_code, error_name, error,
     retryable, result)
@@ -100,13 +105,14 @@ values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 on conflict (run_id) do update set begun_at = coalesce(r.begun_at, excluded.begun_at),
     heartbeat_at = case when excluded.heartbeat_at > r.heartbeat_at then excluded.heartbeat_at else r.heartbeat_at end,
     progress = coalesce(excluded.progress, r.progress), text = coalesce(excluded.text, r.text),
-    ended_at = case when r.ended_at is null then excluded.ended_at else r.ended_at end,
-    exit_code = case when r.ended_at is null then excluded.exit_code else r.exit_code end,
-    error_name = case when r.ended_at is null then excluded.error_name else r.error_name end,
-    error = case when r.ended_at is null then excluded.error else r.error end,
-    retryable = case when r.ended_at is null then excluded.retryable else r.retryable end,
-    result = case when r.ended_at is null then excluded.result else r.result end
-"""
+    ended_at = case when {counts} then excluded.ended_at else r.ended_at end,
+    exit_code = case when {counts} then excluded.exit_code else r.exit_code end,
+    error_name = case when {counts} then excluded.error_name else r.error_name end,
+    error = case when {counts} then excluded.error else r.error end,
+    retryable = case when {counts} then excluded.retryable else r.retryable end,
+    result = case when {counts} then excluded.result else r.result end
+returning *
+""".replace("{counts}", _END_COUNTS)
 PUT_READING: Final = """
 insert into readings (host, at, body) values ($1, $2, $3)
 on conflict (host) do update set at = excluded.at, body = excluded.body
@@ -183,10 +189,11 @@ class Sweeps(Reads):
         """Drop the stored output of these runs."""
         await self.transact_logs((self.sweeping.remove_logs, list(run_ids)))
 
-    async def put_report(self, report: Report, *, news: bool) -> None:
+    async def put_report(self, report: Report, *, news: bool) -> Report:
         """Keep what a worker says of its run; news are told to whoever leads."""
-        await self.transact((PUT_REPORT, *astuple(report)))
+        (kept,) = await self.transact((PUT_REPORT, *astuple(report)))
         self.reported(report, news=news)
+        return rows.report(kept)
 
     def reported(self, report: Report, *, news: bool) -> None:
         """Tell this process."""
