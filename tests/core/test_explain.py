@@ -198,8 +198,8 @@ def test_the_first_shut_gate_is_named_when_several_are() -> None:
         (GateName.POOL_MODE, {"pool": pool(slots_max=0)}),
         (GateName.PRESSURE, {"host": host(memory_mb=1)}),
         (GateName.PROJECT_LIMIT, {"project_open": 0}),
-        (GateName.MEMORY, {"host": host()}),
         (GateName.SLOTS, {"slots": [slot(1)], "pool": pool(slots_max=1)}),
+        (GateName.MEMORY, {"host": host()}),
     ]
     for name, opens in opened:
         found = gate(order(), _house(**shut))
@@ -435,3 +435,21 @@ def test_an_order_that_can_never_fit_says_so_also_while_all_slots_are_taken(need
     found = gate(order(**needs), _house(**full, host=host(**of)))
     assert found is not None and found.stuck and "it can never start" in found.text
     assert getattr(gate(order(memory_mb=1), _house(**full, host=host(**of))), "name", None) is GateName.SLOTS
+
+
+def test_a_pool_that_may_have_no_slots_says_so_also_while_one_is_still_being_made() -> None:
+    making = [slot(1, state=SlotState.CREATING)]
+    found = gate(order(), _house(pool=pool(slots_max=0), slots=making, host_slots=making))
+    assert found is not None and found.stuck and "slots_max = 0" in found.text
+
+
+def test_an_order_of_a_live_pool_needs_what_a_place_there_takes() -> None:
+    live = pool_of(slots_max=2, warmth=Warmth.RUNNING)
+    takes = live.settings.memory_mb
+    parts: dict[str, Any] = {"pool": live, "pools": {"default": live}, "slots": [], "seats": False}
+    for most, stuck in ((takes - 1, True), (takes, False)):
+        used = order(OrderState.RUNNING, id="r", pool="other", memory_mb=1)
+        other = {"other": pool("other")}
+        house = _house(**{**parts, "pools": {"default": live, **other}}, host=host(memory_mb=most), holders={"x": used})
+        found = gate(order(memory_mb=0), house)
+        assert found is not None and (found.name, found.stuck, found.needed) == (GateName.MEMORY, stuck, takes)

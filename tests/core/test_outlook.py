@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from standby.core import outlook
 from standby.core.estimate import EXACT, Line, measured
@@ -70,6 +71,8 @@ def test_of_a_pool_that_may_have_fewer_runs_than_slots_no_more_places_are_used()
         found = outlook.line(house(run(1, 30_000), of=of, seats=True), 100, SEATS)
         assert waits(found, 2) == expected
     of = pool(settings=PoolSettings(slots_max=2, running_max=1))
+    made = pool_of(slots_max=2, running_max=1)
+    assert waits(outlook.line(house(of=made, slots=[place(1, made)]), 100, TOOK), 1) == [0], "none is made for it"
     both = house(run(1, 30_000), run(2, 90_000), of=of, seats=True)
     assert waits(outlook.line(both, 100, SEATS), 2) == [70_000, 170_000], "it was lowered meanwhile: both have to end"
 
@@ -155,6 +158,10 @@ def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_en
         ({"host": host(mode=Mode.DRAINING)}, "host local is draining by config for 99 s: resume it to go on"),
         ({"of": pool(mode=Mode.PAUSED)}, "pool default is paused by config for 99 s: resume it to go on"),
         ({"of": pool(slots_max=0)}, "pool default has slots_max = 0 (set by the configuration): nothing starts"),
+        (
+            {"of": pool(slots_max=0), "slots": [slot(1, state=SlotState.CREATING)]},
+            "pool default has slots_max = 0 (set by the configuration): nothing starts",
+        ),
         ({"host": host(starts_max=0)}, "host local has starts_max = 0: nothing starts"),
         ({"of": pool_of(running_max=0)}, "pool default has 0 open runs and may have 0"),
         ({"of": pool_of(starts_per_minute=0)}, "pool default may begin 0 runs a minute"),
@@ -235,3 +242,15 @@ def test_nobody_can_say_how_long_an_order_waits_that_never_fits_also_while_its_p
     full = house(run(1), run(2), host=host(memory_mb=200, cpus=2.0))
     found = outlook.line(full, memory_mb, SEATS, cpus)
     assert isinstance(found, str) and found.endswith("it can never start")
+
+
+def test_runs_of_a_live_pool_take_what_their_places_do() -> None:
+    live = pool_of(slots_max=4, warmth=Warmth.RUNNING, memory_mb=600)
+    at = host(memory_mb=1_200)
+    mine = house(run(1), run(2), of=live, slots=[place(1, live), place(2, live)], host=at)
+    assert waits(outlook.line(mine, 0, SEATS), 1) == [100_000], "two of four places fit"
+    other = replace(live, name="other")
+    theirs = [run(1, pool="other"), run(2, 60_000, pool="other")]
+    pools = {"default": live, "other": other}
+    found = outlook.line(house(*theirs, of=live, slots=[], pools=pools, host=at), 0, SEATS)
+    assert waits(found, 1) == [40_000]

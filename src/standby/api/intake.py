@@ -187,8 +187,7 @@ class Intake:
         if host is None:
             raise not_found("host", name)
         seats = has_seats(self._world, host)
-        if warm.hands_over(pool, seats):
-            memory_mb = max(memory_mb, pool.settings.memory_mb)
+        memory_mb = warm.needed_mb(pool, memory_mb, seats)
         if host.memory_mb is not None and memory_mb > host.memory_mb:
             text = f"memory_mb {memory_mb} is more than the {host.memory_mb} MB that host {host.name} has in all"
             raise invalid(

@@ -13,6 +13,7 @@ from standby.core.limits import limit, mode_text, of_pool
 from standby.core.model import Lease, Level, Mode, Order, OrderState, Reason, SlotState
 from standby.core.places import TRIES_AFTER_MS
 from standby.core.sighting import ImageState
+from standby.core.warm import needed_mb
 
 __all__ = ["FORESEEN", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
 
@@ -185,14 +186,21 @@ def _turn_text(order: Order, house: House) -> str:
 
 
 def _never(memory_mb: int, cpus: float | None, house: House) -> Gate | None:
-    """An order that needs more than its host has in all, whatever else it waits for."""
-    host, needs = house.host, processors.needed(house.pool, cpus, house.seats)
-    if host.memory_mb is not None and memory_mb > host.memory_mb:
+    """What keeps it from ever starting, whatever else it waits for: no slots, or more than its host has in all."""
+    host, pool = house.host, house.pool
+    if pool.settings.slots_max == 0:
+        override = pool.overrides.get("slots_max")
+        who = "the configuration" if override is None else override.actor
+        text = f"pool {pool.name} has slots_max = 0 (set by {who}): nothing starts"
+        follows = f"raise it: standby pools set {pool.name} slots_max=N"
+        return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, stuck=True)
+    needed, needs = needed_mb(pool, memory_mb, house.seats), processors.needed(pool, cpus, house.seats)
+    if host.memory_mb is not None and needed > host.memory_mb:
         have = f"more than the {host.memory_mb} MB that host {host.name} has in all"
         follows = "cancel it and ask for less, or raise the host's memory_mb"
         free = max(0, host.memory_mb - house.room.used_mb)
-        text = f"needs {memory_mb} MB, {have}: it can never start"
-        return Gate(GateName.MEMORY, text, follows=follows, needed=memory_mb, free=free, stuck=True)
+        text = f"needs {needed} MB, {have}: it can never start"
+        return Gate(GateName.MEMORY, text, follows=follows, needed=needed, free=free, stuck=True)
     if host.cpus is not None and needs > host.cpus:
         have = f"more than the {host.cpus:g} that host {host.name} has in all"
         follows = "cancel it and ask for less, or raise the host's cpus"
@@ -201,7 +209,8 @@ def _never(memory_mb: int, cpus: float | None, house: House) -> Gate | None:
     return None
 
 
-def _memory(needed: int, house: House) -> Gate:
+def _memory(memory_mb: int, house: House) -> Gate:
+    needed = needed_mb(house.pool, memory_mb, house.seats)
     name, most = house.host.name, house.host.memory_mb or 0
     free = max(0, most - house.room.used_mb)
     text = f"needs {needed} MB; {free} of {most} MB on host {name} are free"
@@ -268,12 +277,6 @@ def _image_text(image: ImageState, host: str) -> str:
 def _full(house: House) -> Gate | None:
     """The pool may have no more slots than are taken."""
     name, most = house.pool.name, house.pool.settings.slots_max
-    if most == 0:
-        override = house.pool.overrides.get("slots_max")
-        who = "the configuration" if override is None else override.actor
-        text = f"pool {name} has slots_max = 0 (set by {who}): nothing starts"
-        follows = f"raise it: standby pools set {name} slots_max=N"
-        return Gate(GateName.SLOTS, text, follows=follows, needed=1, free=0, stuck=True)
     busy = sum(slot.name in house.holders for slot in house.slots)
     if busy > most:
         when = f"it starts when fewer than {most} are busy"

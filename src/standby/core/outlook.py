@@ -13,7 +13,7 @@ from standby.core.explain import House
 from standby.core.model import Order, SlotState
 from standby.core.room import MINUTE_MS, rate_opens_at
 from standby.core.telling import ByLabel, Known
-from standby.core.warm import hands_over, stays
+from standby.core.warm import hands_over, needed_mb, stays
 
 
 class Took(Struct, frozen=True):
@@ -136,12 +136,18 @@ def _tightest(house: House, memory_mb: int, cpus: float | None) -> _Budget | Non
     """The budget that allows the fewest at once; null where there is none."""
     host, others = house.host, _others(house)
     found = []
-    if host.memory_mb is not None and memory_mb:
-        found.append(_Budget(host.memory_mb, sum(order.memory_mb for order in others), memory_mb))
+    needs_mb = needed_mb(house.pool, memory_mb, house.seats)
+    if host.memory_mb is not None and needs_mb:
+        found.append(_Budget(host.memory_mb, sum(_taken_mb(house, order) for order in others), needs_mb))
     needs = processors.needed(house.pool, cpus, house.seats)
     if host.cpus is not None and needs:
         found.append(_Budget(host.cpus, processors.used(house.room.pools, others, house.seats), needs))
     return min(found, key=lambda each: each.left / each.needs, default=None)
+
+
+def _taken_mb(house: House, order: Order) -> int:
+    pool = house.room.pools.get(order.pool)
+    return order.memory_mb if pool is None else needed_mb(pool, order.memory_mb, house.seats)
 
 
 def _others(house: House) -> Sequence[Order]:
@@ -152,12 +158,13 @@ def _in_budget(
     house: House, budget: _Budget | None, took: Mapping[str, Took], lengths: Lengths, places: list[Column]
 ) -> tuple[Sequence[Column], int]:
     """Those of the pool's places that the host's budget allows, busy ones first, and how many may be used at once."""
-    settings = house.pool.settings
-    most = min(settings.slots_max, len(places), len(places) if settings.running_max is None else settings.running_max)
+    others = _others(house)
+    busy, allowed = len(house.holders) - len(others), house.pool.settings.running_max
+    if allowed is not None:
+        places = places[: max(busy, allowed)]
+    most = min(house.pool.settings.slots_max, len(places), len(places) if allowed is None else allowed)
     if budget is None:
         return places, most
-    others = _others(house)
-    busy = len(house.holders) - len(others)
     fits = int(max(0, budget.left) / budget.needs + ROUNDED)
     if fits >= most:
         return places, most

@@ -32,3 +32,8 @@ def may_make(pool: Pool, slot: Slot, seats: bool) -> bool:
     if slot.state is SlotState.CLEANING and not is_seat(pool, seats):
         return False
     return slot.template == made_of(pool, seats)
+
+
+def needed_mb(pool: Pool, memory_mb: int, seats: bool) -> int:
+    """What a run of this pool takes that asks for so much: never less than a live place has."""
+    return max(memory_mb, pool.settings.memory_mb) if hands_over(pool, seats) else memory_mb
