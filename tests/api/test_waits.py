@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from standby.core import outlook
 from standby.core.model import OrderState
 from standby.core.sighting import Exit
 from tests.api.house import House, View, house, until
@@ -117,6 +118,19 @@ async def test_nobody_can_say_how_long_an_order_waits_for_its_concurrency_key(ho
     assert first["estimated_wait_ms"] == 0
     second = await home.submit(concurrency_key="l")
     assert second["estimate"]["why_none"] == f"order {first['id']} is before it with the same concurrency key, l"
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency_Key": "k"}])
+async def test_a_fault_in_an_estimate_costs_no_order(
+    home: House, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(outlook, "line", broken)
+    answer = await home.post("/work-orders", {"command": ["true"]}, **headers)
+    assert (answer.status_code, answer.json()["estimated_wait_ms"]) == (201, None)
+    assert "the server's log says why" in answer.json()["estimate"]["why_none"]
 
 
 async def test_who_waits_for_memory_waits_for_the_runs_that_hold_it(tmp_path: Path) -> None:

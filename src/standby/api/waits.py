@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+import structlog
 from msgspec.structs import replace
 
 from standby.core import crowd, outlook
@@ -16,8 +17,10 @@ from standby.core.outlook import Took
 from standby.core.rank import is_urgent
 from standby.core.telling import Known
 from standby.starts import Floor, read_floor
-from standby.store.contract import Queued
+from standby.store.contract import Queued, StoreDown
 from standby.world import World
+
+log = structlog.get_logger()
 
 TOOK_KEPT_S: Final = 1.0
 """How long what runs took is remembered."""
@@ -69,7 +72,18 @@ async def expected_at_submit(
     world: World, order: Order, pool: Pool, position: int, mine: Mapping[str, int]
 ) -> Expected:
     """The same for an order that is being taken in with `mine` others of its request, by project: what orders of one
-    moment have in common is read once."""
+    moment have in common is read once. No fault in an estimate keeps an order from being taken in, or hides that it
+    was."""
+    try:
+        return await _at_submit(world, order, pool, position, mine)
+    except StoreDown:
+        raise
+    except Exception:
+        log.exception("a wait could not be estimated", pool=pool.name, order=order.id)
+        return "it could not be estimated: the server's log says why"
+
+
+async def _at_submit(world: World, order: Order, pool: Pool, position: int, mine: Mapping[str, int]) -> Expected:
     shared, key = world.shared, order.concurrency_key
     if key is not None:
         contenders = await world.store.contenders(order.project, key, CONTENDERS_MOST)
