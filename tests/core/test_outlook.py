@@ -254,3 +254,16 @@ def test_runs_of_a_live_pool_take_what_their_places_do() -> None:
     pools = {"default": live, "other": other}
     found = outlook.line(house(*theirs, of=live, slots=[], pools=pools, host=at), 0, SEATS)
     assert waits(found, 1) == [40_000]
+
+
+def test_a_run_holds_as_much_room_as_it_takes() -> None:
+    large = [run(1, 30_000, memory_mb=800), run(2, 60_000, memory_mb=800)]
+    of, slots = pool(slots_max=10), [slot(number) for number in range(1, 11)]
+    full = house(*large, of=of, slots=slots, host=host(memory_mb=1_600))
+    assert waits(outlook.line(full, 100, SEATS), 9) == [40_000] * 8 + [70_000], "eight small ones after one large one"
+    small = [run(number, 30_000, memory_mb=100) for number in (1, 2, 3, 4)]
+    half = house(*small, of=of, slots=slots, host=host(memory_mb=1_600))
+    assert waits(outlook.line(half, 800, SEATS), 2) == [0, 70_000], "there is room for one large one beside small ones"
+    cores = [run(1, 30_000, cpus=2.0), run(2, 60_000, cpus=2.0)]
+    busy = house(*cores, of=of, slots=slots, host=host(cpus=4.0))
+    assert waits(outlook.line(busy, 100, SEATS, 0.5), 5) == [40_000] * 4 + [70_000]

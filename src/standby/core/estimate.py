@@ -133,20 +133,26 @@ class Line:
         turn_ms: int = 0,
         starts: Starts | None = None,
         ahead: Sequence[Lengths] = (),
+        beside: "Line | None" = None,
     ) -> None:
         """`free` says for each place when it comes free, on each path; of more than `places` the first to come free are
         not used again. `turn_ms` passes from a run's end until its place can have another one. `ahead` are the lengths
-        of the next ones, where those are known to be of another kind than all."""
+        of the next ones, where those are known to be of another kind than all. `beside` is another line that the same
+        orders wait in."""
         assert 0 < places <= len(free)
         self._free, self._places, self._lengths, self._turn_ms, self._starts = free, places, lengths, turn_ms, starts
         self._now = sum(each is NOW for each in free) - (len(free) - places)
         self._permits = [sorted(starts.free_in) for _ in range(PATHS)] if starts is not None else []
-        self._ahead = ahead
+        self._ahead, self._beside = ahead, beside
         self._before: Sequence[int] = NOW
         self._gone: list[Sequence[int]] = []
 
     def wait(self, ahead: int, guessed: float = 0.0) -> Wait:
         """How long the order behind `ahead` others waits for a place; so many of them have not come yet."""
+        found = self._wait(ahead, guessed)
+        return found if self._beside is None else found.and_then(self._beside.wait(ahead, guessed))
+
+    def _wait(self, ahead: int, guessed: float) -> Wait:
         confidence = self._lengths.confidence
         if ahead < self._now and self._starts is None:
             return Wait(0, 0, 0, confidence)
@@ -156,12 +162,12 @@ class Line:
         on = self._gone[played]
         # of 64 sorted paths: the median, the 10th and the 90th percentile
         usual, low, high = (on[31] + on[32]) / 2, (on[5] + on[6]) / 2, (on[57] + on[58]) / 2
-        later = (ahead - played) * self.rate_ms
+        later = (ahead - played) * self._rate_ms
         # what was measured is itself only a sample: the longer the line, the more its error adds up; half as much again
         # because a sample knows little of the longest runs
         wider = sqrt(1 + 1.5 * (ahead + self._places) / self._lengths.ended)
         beyond = (ahead - played) * (WIDE * self._beyond[1] / self._places) ** 2
-        beyond += guessed * (WIDE * self.rate_ms) ** 2
+        beyond += guessed * (WIDE * self._rate_ms) ** 2
         below, above = (wider * sqrt(beyond + part**2) for part in (usual - low, high - usual))
         usual += later
         return Wait(round(usual), round(max(0, usual - below)), round(usual + above), confidence)
@@ -169,6 +175,10 @@ class Line:
     @property
     def rate_ms(self) -> float:
         """How long until one more gets a place, when all are busy."""
+        return self._rate_ms if self._beside is None else max(self._rate_ms, self._beside.rate_ms)
+
+    @property
+    def _rate_ms(self) -> float:
         rate = (self._beyond[0] + self._turn_ms) / self._places
         if self._starts is None:
             return rate

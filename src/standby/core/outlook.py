@@ -63,9 +63,12 @@ def line(
     all_ = [*busy, *_unused(house, len(busy), make_ms)]
     if not all_:
         return f"all slots of pool {house.pool.name} are in error: standby slots shows why"
-    free, places = _in_budget(house, _tightest(house, memory_mb, cpus), took, lengths, all_)
+    free, places = _allowed(house, len(busy), all_)
     ahead = [kinds.of(labels, lengths) for labels in known.ahead]
-    return Line(free, places, lengths, turn_ms, _starts(house, own), ahead)
+    budget = _tightest(house, memory_mb, cpus, opened)
+    room = None if budget is None else _in_budget(house, budget, took, lengths, busy, places)
+    beside = None if room is None else Line(*room, lengths, turn_ms, ahead=ahead)
+    return Line(free, places, lengths, turn_ms, _starts(house, own), ahead, beside)
 
 
 def of_project(house: House, took: Mapping[str, Took]) -> Line | str | None:
@@ -125,24 +128,33 @@ class _Budget(Struct, frozen=True):
     total: float
     others: float
     """What runs of other pools take."""
+    mine: Sequence[float]
+    """What each open run of the pool takes."""
     needs: float
 
     @property
     def left(self) -> float:
         return self.total - self.others
 
+    @property
+    def now(self) -> float:
+        """What nobody takes."""
+        return self.left - sum(self.mine)
 
-def _tightest(house: House, memory_mb: int, cpus: float | None) -> _Budget | None:
+
+def _tightest(house: House, memory_mb: int, cpus: float | None, opened: Sequence[Order]) -> _Budget | None:
     """The budget that allows the fewest at once; null where there is none."""
-    host, others = house.host, _others(house)
+    host, others, pool, seats = house.host, _others(house), house.pool, house.seats
     found = []
-    needs_mb = needed_mb(house.pool, memory_mb, house.seats)
+    needs_mb = needed_mb(pool, memory_mb, seats)
     if host.memory_mb is not None and needs_mb:
-        found.append(_Budget(host.memory_mb, sum(_taken_mb(house, order) for order in others), needs_mb))
-    needs = processors.needed(house.pool, cpus, house.seats)
+        taken = sum(_taken_mb(house, order) for order in others)
+        found.append(_Budget(host.memory_mb, taken, [_taken_mb(house, order) for order in opened], needs_mb))
+    needs = processors.needed(pool, cpus, seats)
     if host.cpus is not None and needs:
-        found.append(_Budget(host.cpus, processors.used(house.room.pools, others, house.seats), needs))
-    return min(found, key=lambda each: each.left / each.needs, default=None)
+        mine = [processors.needed(pool, order.cpus, seats) for order in opened]
+        found.append(_Budget(host.cpus, processors.used(house.room.pools, others, seats), mine, needs))
+    return min(found, key=lambda each: (each.now / each.needs, each.left / each.needs), default=None)
 
 
 def _taken_mb(house: House, order: Order) -> int:
@@ -154,27 +166,40 @@ def _others(house: House) -> Sequence[Order]:
     return [order for order in house.holders.values() if order.pool != house.pool.name]
 
 
+def _allowed(house: House, busy: int, places: list[Column]) -> tuple[Sequence[Column], int]:
+    """Those of the pool's places, busy ones first, that its limits allow, and how many may be used at once."""
+    settings = house.pool.settings
+    if settings.running_max is not None:
+        places = places[: max(busy, settings.running_max)]
+    most = settings.slots_max if settings.running_max is None else min(settings.slots_max, settings.running_max)
+    return places, min(most, len(places))
+
+
 def _in_budget(
-    house: House, budget: _Budget | None, took: Mapping[str, Took], lengths: Lengths, places: list[Column]
-) -> tuple[Sequence[Column], int]:
-    """Those of the pool's places that the host's budget allows, busy ones first, and how many may be used at once."""
-    others = _others(house)
-    busy, allowed = len(house.holders) - len(others), house.pool.settings.running_max
-    if allowed is not None:
-        places = places[: max(busy, allowed)]
-    most = min(house.pool.settings.slots_max, len(places), len(places) if allowed is None else allowed)
-    if budget is None:
-        return places, most
-    fits = int(max(0, budget.left) / budget.needs + ROUNDED)
-    if fits >= most:
-        return places, most
+    house: House, budget: _Budget, took: Mapping[str, Took], lengths: Lengths, busy: Sequence[Column], most: int
+) -> tuple[Sequence[Column], int] | None:
+    """When the host's budget has room for one more like this, and for how many at once; null where it has for as many
+    as there are places. A run holds as much room as it takes, be that for several of them or for a part of one."""
+    fits, now = _times(budget.left, budget.needs), _times(budget.now, budget.needs)
+    held = [ceil(takes / budget.needs - ROUNDED) for takes in budget.mine]
+    if fits >= most and now + len(busy) >= most and max(held, default=0) <= 1:
+        return None
     if fits > 0:
-        return places[: max(busy, fits)], min(fits, len(places))
+        # more than twice as many as there are places need not be counted
+        fits, now = min(fits, 2 * most), min(now, 2 * most)
+        ends = [column for column, count in zip(busy, held, strict=True) for _ in range(min(count, fits))]
+        free = [*[NOW] * now, *sorted(ends, key=sum, reverse=True)[: fits - now]]
+        return free, len(free)
     # others hold too much: so many of them have to end before there is room
-    ends = _busy_elsewhere(others, house.now, took, lengths)
+    others = _others(house)
+    theirs = _busy_elsewhere(others, house.now, took, lengths)
     usual = max(ROUNDED, budget.others / len(others))
-    needed = min(len(ends), ceil((budget.needs - budget.left) / usual - ROUNDED))
-    return ends, len(ends) - max(1, needed) + 1
+    needed = min(len(theirs), ceil((budget.needs - budget.left) / usual - ROUNDED))
+    return theirs, len(theirs) - max(1, needed) + 1
+
+
+def _times(room: float, needs: float) -> int:
+    return int(max(0.0, room) / needs + ROUNDED)
 
 
 def _starts(house: House, own: Took) -> Starts | None:
