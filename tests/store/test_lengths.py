@@ -70,3 +70,20 @@ async def test_the_making_of_a_place_is_told_but_not_that_of_a_seat(store: Store
         idle = replace(row, state=SlotState.IDLE, incarnation="i")
         await store.save([at(4_000, make.change(EventKind.SLOT_IDLE, slot_was=row, slot=idle))])
     assert await store.lengths(0, await store.last_seq()) == [Length("p", 4_000, None, True, make.NOW + 4_000, None)]
+
+
+async def test_whoever_wants_labels_of_many_orders_reads_no_long_ones(store: Store) -> None:
+    await store.save([make.change(EventKind.SLOT_CREATING, slot=make.slot("s-p"))])
+    (place,) = await store.slots()
+    opened = make.submit(pool="p", labels={"kind": "x" * 33_000})
+    assert opened.order is not None
+    few = [make.submit(pool="p", labels={"kind": "short"}), make.submit(pool="p", labels={"kind": "x" * 33_000})]
+    for change in (opened, make.claim(opened.order, place), *few):
+        (verdict,) = await store.save([change])
+        assert verdict.saved
+    waiting = await store.candidates("p", 9, None, brief=True)
+    assert sorted(work.spec.labels.get("kind", "") for work in waiting) == ["", "short"]
+    assert [work.order for work in waiting] == [work.order for work in await store.candidates("p", 9, None)]
+    (work,) = await store.open_orders(place.host, brief=True)
+    assert (work.order.id, work.spec.labels) == (opened.order.id, {})
+    assert [len(each.spec.labels) for each in await store.open_orders(place.host)] == [1]

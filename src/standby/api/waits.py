@@ -177,9 +177,9 @@ async def _known(world: World, pool: Pool) -> Known:
     async def read() -> Known:
         store = world.store
         weights = {name: project.weight for name, project in (await _projects(world)).items()}
-        opened = {work.order.id: work.spec.labels for work in await store.open_orders(pool.host)}
+        opened = {work.order.id: work.spec.labels for work in await store.open_orders(pool.host, brief=True)}
         lanes = await store.lanes(pool.name, EXACT)
-        found = await store.candidates(pool.name, max(1, EXACT // max(1, len(lanes))), None)
+        found = await store.candidates(pool.name, max(1, EXACT // max(1, len(lanes))), None, brief=True)
         labels = {work.order.id: work.spec.labels for work in found}
         served = crowd.in_turn([work.order for work in found], weights)
         return Known(opened, [labels[order.id] for order in served[:EXACT]])

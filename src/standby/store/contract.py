@@ -212,8 +212,8 @@ class Store(Protocol):
     async def orders(self, only: OrderFilter, before: int | None, most: int) -> Page:
         """Newest first by commit order of their submit; `before` is the `next` of the page before."""
 
-    async def open_orders(self, host: str) -> Sequence[Work]:
-        """All orders with an open run on this host's slots."""
+    async def open_orders(self, host: str, *, brief: bool = False) -> Sequence[Work]:
+        """All orders with an open run on this host's slots; `brief`: of long specs nothing is read."""
 
     async def candidates(
         self,
@@ -222,11 +222,13 @@ class Store(Protocol):
         memory_max: int | None,
         after: Mapping[str, tuple[int, str]] | None = None,
         cpus_max: float | None = None,
+        *,
+        brief: bool = False,
     ) -> Sequence[Work]:
         """Ready orders that need no more than `memory_max` and ask for no more than `cpus_max`: the first `per_lane` of
         each lane, by (rank, id); or of the lanes in `after` only, each from the (rank, id) given there on. A spec that
-        cannot be read is left out, and so is whoever waits for its concurrency key: another run has it, or an order
-        before it in the pool wants it."""
+        cannot be read is left out (`brief`: of long ones nothing is read), and so is whoever waits for its concurrency
+        key: another run has it, or an order before it in the pool wants it."""
 
     async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first; none of the projects that are spared."""

@@ -75,6 +75,9 @@ where s.seq < $1 and $2 like '%,' || o.state || ',%' and (cast($3 as text) is nu
 order by s.seq desc limit $4
 """
 
+# brief: a spec that is short, or nothing of it: for whoever reads many of them and wants no payload
+BRIEF: Final = """case when octet_length(s.body) <= 32768 then s.body else '{"order_id":""}' end"""
+
 # open orders: those with an open run on the slots of a host
 OPEN_ORDERS: Final = """
 select s.body, o.* from slots p join orders o on o.slot = p.name join specs s on s.order_id = o.id

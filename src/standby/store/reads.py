@@ -139,9 +139,9 @@ class Reads(ScheduleReads):
         found = await self.fetch(queries.FEW_UNFINISHED, FEW)
         return bool(found[0][0] < FEW)
 
-    async def open_orders(self, host: str) -> Sequence[Work]:
-        """All orders with an open run on this host's slots."""
-        return [_work(row) for row in await self.fetch(queries.OPEN_ORDERS, host)]
+    async def open_orders(self, host: str, *, brief: bool = False) -> Sequence[Work]:
+        """All orders with an open run on this host's slots; `brief`: of long specs nothing is read."""
+        return [_work(row) for row in await self.fetch(_brief(queries.OPEN_ORDERS, brief), host)]
 
     async def candidates(
         self,
@@ -150,13 +150,15 @@ class Reads(ScheduleReads):
         memory_max: int | None,
         after: Mapping[str, tuple[int, str]] | None = None,
         cpus_max: float | None = None,
+        *,
+        brief: bool = False,
     ) -> Sequence[Work]:
         """Ready orders that need no more than `memory_max` and ask for no more than `cpus_max`: the first `per_lane` of
         each lane, by (rank, id); or of the lanes in `after` only, each from the (rank, id) given there on. A spec that
-        cannot be read is left out."""
+        cannot be read is left out; `brief`: of long ones nothing is read."""
         most = UNLIMITED if memory_max is None else memory_max, float(UNLIMITED) if cpus_max is None else cpus_max
         if after is None:
-            found = await self.fetch(self.dialect.candidates, pool, per_lane, *most)
+            found = await self.fetch(_brief(self.dialect.candidates, brief), pool, per_lane, *most)
         else:
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
             found = await self.fetch(self.dialect.candidates_after, pool, per_lane, *most, list(after), ranks, ids)
@@ -335,6 +337,10 @@ class Reads(ScheduleReads):
     def listen(self, hear: Hear) -> Callable[[], None]:
         """Call `hear` on the event loop after each commit; only a hint. Returns what ends the subscription."""
         return self.hints.listen(hear)
+
+
+def _brief(sql: str, brief: bool) -> str:
+    return sql.replace("select s.body", f"select {queries.BRIEF}") if brief else sql
 
 
 def _work(row: Row) -> Work:
