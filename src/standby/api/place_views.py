@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import Struct
 
-from standby.api.views import Seconds, Time, seconds, shown_time, time
+from standby.api.views import Seconds, Time, seconds, time, view_of
 from standby.core.explain import Start
 from standby.core.lifecycle import blocked_total_ms
 from standby.core.model import (
@@ -19,7 +19,7 @@ from standby.core.model import (
     slot_word,
 )
 from standby.core.pressure import STALE_MS
-from standby.core.sighting import ImageState, Pressure, Reading
+from standby.core.sighting import Pressure, Reading
 from standby.starts import Floor
 
 
@@ -177,48 +177,25 @@ class HostsView(Struct, frozen=True):
 
 
 def slot_view(slot: Slot, holder: Order | None) -> SlotView:
-    return SlotView(
-        name=slot.name,
-        host=slot.host,
-        pool=slot.pool,
+    return view_of(
+        SlotView,
+        slot,
         state=slot_word(slot, holder),
         state_since=time(slot.state_since if holder is None else holder.state_since),
         order=None if holder is None else holder.id,
         handle=None if holder is None else holder.handle,
-        incarnation=slot.incarnation,
-        generation=slot.generation,
-        uses=slot.uses,
-        created_at=time(slot.created_at),
-        last_used_at=shown_time(slot.last_used_at),
-        error=slot.error,
-        retry_at=shown_time(slot.retry_at),
     )
 
 
 def host_view(host: Host, lease: Lease | None, used: Used, now: int, measured_at: int | None) -> HostView:
     """A host, who leads it, and how much of its memory budget is taken by open runs."""
-    return HostView(
-        name=host.name,
-        driver=host.driver,
-        mode=host.mode,
-        mode_since=time(host.mode_since),
-        mode_reason=host.mode_reason,
-        mode_actor=host.mode_actor,
-        mode_stop_at=shown_time(host.mode_stop_at),
+    return view_of(
+        HostView,
+        host,
         lease=None if lease is None else lease_view(lease, now),
         memory_used_mb=used.memory_mb,
-        memory_mb=host.memory_mb,
         cpus_used=used.cpus,
-        cpus=host.cpus,
-        identity=host.identity,
-        unreachable_since=shown_time(host.unreachable_since),
-        error=host.error,
-        dead_at=shown_time(host.dead_at),
         measured=measured_at is not None and now - measured_at <= STALE_MS,
-        pressure=host.pressure,
-        pressure_since=shown_time(host.pressure_since),
-        pressure_cause=host.pressure_cause,
-        calm_since=shown_time(host.calm_since),
     )
 
 
@@ -242,22 +219,10 @@ def waiter_view(position: int, order: Order, floor: Floor, now: int) -> WaiterVi
     )
 
 
-def image_view(state: ImageState) -> ImageView:
-    return ImageView(
-        image=state.image,
-        present=state.present,
-        at=time(state.at),
-        pulling_since=shown_time(state.pulling_since),
-        progress=state.progress,
-        error=state.error,
-    )
-
-
 def lease_view(lease: Lease, now: int) -> LeaseView:
-    return LeaseView(owner=lease.owner, epoch=lease.epoch, until=time(lease.until), live=lease.until > now)
+    return view_of(LeaseView, lease, live=lease.until > now)
 
 
 def reading_view(at: int, body: str) -> ReadingView:
     """A reading as it was stored."""
-    reading = msgspec.json.decode(body, type=Reading)
-    return ReadingView(at=time(at), **{name: getattr(reading, name) for name in Reading.__struct_fields__})
+    return view_of(ReadingView, msgspec.json.decode(body, type=Reading), at=time(at))

@@ -13,11 +13,11 @@ from standby.api.place_views import (
     FullHostView,
     HostsView,
     HostView,
+    ImageView,
     SlotsView,
     StartsView,
     Used,
     host_view,
-    image_view,
     reading_view,
     slot_view,
     start_view,
@@ -25,7 +25,7 @@ from standby.api.place_views import (
 )
 from standby.api.pool_views import PoolsView, PoolView, pool_view
 from standby.api.problems import Problem, invalid, not_found
-from standby.api.views import answer, length, tagged
+from standby.api.views import answer, length, tagged, view_of
 from standby.api.waits import read_took
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places, pressure, processors
@@ -326,5 +326,5 @@ async def _full_host_view(world: World, host: Host) -> FullHostView:
         starts_max=pressure.starts_max(host),
         start_gap_s=length(pressure.start_gap_ms(host)),
         starting=len(in_flight(await read_floor(world, host), world.clock.now())),
-        images=[image_view(state) for state in await store.images(host.name)],
+        images=[view_of(ImageView, state) for state in await store.images(host.name)],
     )

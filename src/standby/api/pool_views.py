@@ -5,11 +5,12 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from standby.api.place_views import ModeView
-from standby.api.views import Seconds, Time, length, seconds, shown_time, time
+from standby.api.views import Seconds, Time, length, shown_time, view_of
 from standby.core.model import (
     OPEN,
     Json,
     OrderState,
+    Override,
     Pool,
     Reason,
     Reset,
@@ -126,47 +127,26 @@ def pool_view(
 ) -> PoolView:
     """A pool with its unfinished orders by state and its slots by word."""
     settings, retry = pool.settings, pool.settings.retry
-    return PoolView(
-        name=pool.name,
-        host=pool.host,
-        mode=pool.mode,
-        mode_since=time(pool.mode_since),
-        mode_reason=pool.mode_reason,
-        mode_actor=pool.mode_actor,
-        mode_stop_at=shown_time(pool.mode_stop_at),
+    return view_of(
+        PoolView,
+        pool,
         pending=counts.get(OrderState.PENDING, 0),
         open=sum(count for state, count in counts.items() if state in OPEN),
         orders=counts,
         slots=words,
         slots_max=settings.slots_max,
-        blocked_since=shown_time(pool.blocked_since),
-        blocked_s=length(pool.blocked_ms),
         project=settings.project,
         warmth=None if settings.template.image is None else settings.template.warmth,
         worker=settings.template.worker,
         reset=settings.reset,
-        failures=pool.failures,
         broken_since=shown_time(pool.broken_at),
         lengths=_lengths(took),
         estimates=None if record is None else EstimatesView(record.started, record.off_ms, round(record.held, 3)),
         peaks=None if peaks is None else PeaksView(peaks.runs, peaks.above, -(-peaks.most_kb // 1024)),
-        settings=SettingsView(
-            slots_warm=settings.slots_warm,
-            running_max=settings.running_max,
-            starts_per_minute=settings.starts_per_minute,
-            queue_max=settings.queue_max,
-            idle_ttl_s=seconds(settings.idle_ttl_ms),
-            max_uses=settings.max_uses,
-            max_age_s=seconds(settings.max_age_ms),
-            pick=settings.pick,
+        settings=view_of(
+            SettingsView,
+            settings,
             image=settings.template.image,
-            memory_mb=settings.memory_mb,
-            queue_timeout_s=seconds(settings.queue_timeout_ms),
-            queue_timeout_max_s=seconds(settings.queue_timeout_max_ms),
-            deploy_timeout_s=length(settings.deploy_timeout_ms),
-            start_timeout_s=length(settings.start_timeout_ms),
-            run_timeout_s=seconds(settings.run_timeout_ms),
-            stop_grace_s=length(settings.stop_grace_ms),
             retries=retry.retries,
             retry_base_s=length(retry.base_ms),
             retry_factor=retry.factor,
@@ -174,11 +154,13 @@ def pool_view(
             retry_on=retry.retry_on,
             no_retry_on=retry.no_retry_on,
         ),
-        overrides={
-            name: OverrideView(each.value, each.actor, time(each.at), each.reason)
-            for name, each in pool.overrides.items()
-        },
+        overrides=override_views(pool.overrides),
     )
+
+
+def override_views(overrides: Mapping[str, Override]) -> dict[str, OverrideView]:
+    """What operators set, by setting."""
+    return {name: view_of(OverrideView, each) for name, each in overrides.items()}
 
 
 def _lengths(took: Took) -> LengthsView | None:

@@ -9,9 +9,9 @@ from msgspec import Struct
 from standby.api.needs import ActorNeed, WorldNeed
 from standby.api.place_views import ModeView
 from standby.api.places import TRIES, busy, given_settings, parse_mode
-from standby.api.pool_views import OverrideView
+from standby.api.pool_views import OverrideView, override_views
 from standby.api.problems import not_found
-from standby.api.views import answer, shown_time, tagged, time
+from standby.api.views import answer, tagged, view_of
 from standby.api.wire import Name, PatchProjectBody, parse
 from standby.core import places
 from standby.core.model import Mode, Override, Project, Trigger
@@ -133,20 +133,11 @@ async def _project_view(world: World, name: str) -> ProjectView:
 
 
 async def _view(world: World, project: Project, opened: int) -> ProjectView:
-    return ProjectView(
-        name=project.name,
-        mode=project.mode,
-        mode_since=time(project.mode_since),
-        mode_reason=project.mode_reason,
-        mode_actor=project.mode_actor,
-        mode_stop_at=shown_time(project.mode_stop_at),
+    return view_of(
+        ProjectView,
+        project,
         running_max=project.configured_max,
-        weight=project.weight,
-        queue_max=project.queue_max,
         open=opened,
         pending=await world.store.depth(None, project.name, COUNT_MOST),
-        overrides={
-            key: OverrideView(each.value, each.actor, time(each.at), each.reason)
-            for key, each in project.overrides.items()
-        },
+        overrides=override_views(project.overrides),
     )

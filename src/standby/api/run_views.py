@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from standby.api.views import Time, shown_time, time
+from standby.api.views import Time, time, view_of
 from standby.core.model import OPEN, Order, OrderState, Reason, Run, run_id
 
 
@@ -38,45 +38,20 @@ class RunsView(Struct, frozen=True):
 
 def run_view(run: Run) -> RunView:
     """One ended run."""
-    return RunView(
-        id=f"{run.order_id}-{run.number}",
-        number=run.number,
-        state="ended",
-        slot=run.slot,
-        handle=run.handle,
-        commanded_at=time(run.commanded_at),
-        ready_at=shown_time(run.ready_at),
-        stop_asked_at=shown_time(run.stop_asked_at),
-        ended_at=time(run.ended_at),
-        reason=run.reason,
-        exit_code=run.exit_code,
-        signal=run.signal,
-        error_name=run.error_name,
-        error=run.error,
-        peak_memory_kb=run.peak_memory_kb,
-        cpu_ms=run.cpu_ms,
-    )
+    return view_of(RunView, run, id=f"{run.order_id}-{run.number}", state="ended")
 
 
 def open_run_view(order: Order) -> RunView | None:
     """The open run, which is part of its order's row; null when there is none."""
     if order.state not in OPEN:
         return None
-    return RunView(
+    of_its_end = ("ended_at", "exit_code", "signal", "error_name", "error", "peak_memory_kb", "cpu_ms")
+    return view_of(
+        RunView,
+        order,
         id=run_id(order),
         number=order.attempt,
-        state=order.state,
-        slot=order.slot,
-        handle=order.handle,
-        commanded_at=shown_time(order.commanded_at),
-        ready_at=shown_time(order.ready_at),
         stop_asked_at=time(order.state_since) if order.state is OrderState.STOPPING else None,
-        ended_at=None,
         reason=order.stop_reason,
-        exit_code=None,
-        signal=None,
-        error_name=None,
-        error=None,
-        peak_memory_kb=None,
-        cpu_ms=None,
+        **dict.fromkeys(of_its_end),
     )

@@ -17,13 +17,11 @@ from standby.api.views import (
     Seconds,
     Time,
     answer,
-    length,
     order_view,
     retry_view,
-    seconds,
-    shown_time,
     tagged,
     time,
+    view_of,
 )
 from standby.api.wire import PatchScheduleBody, ReasonBody, ScheduleBody, SubmitBody, parse, scheduled_payload
 from standby.core import cron, ticks
@@ -104,14 +102,14 @@ class SchedulesView(Struct, frozen=True):
 @router.get("/schedules")
 async def list_schedules(request: Request, world: WorldNeed) -> Response:
     """All schedules, by name."""
-    views = [_view(world, schedule) for schedule in await world.store.schedules()]
+    views = [_view(schedule) for schedule in await world.store.schedules()]
     return tagged(request, SchedulesView(schedules=views))
 
 
 @router.get("/schedules/{name}")
 async def show_schedule(request: Request, world: WorldNeed, name: str) -> Response:
     """One schedule, with its last ticks and their orders."""
-    view = _view(world, await _find(world, name))
+    view = _view(await _find(world, name))
     made = [TickView(time(tick.at), tick.order_id) for tick in await world.store.ticks(name, TICKS_SHOWN)]
     return tagged(request, FullScheduleView(**asdict(view), ticks=made))
 
@@ -137,7 +135,7 @@ async def add_schedule(request: Request, world: WorldNeed, actor: ActorNeed) -> 
     )
     change = ticks.add(cause, row, world.seal.close(sealed_for(row.name), wish.env))
     if (await world.store.save([change], together=True))[0].saved:
-        return answer(_view(world, row), 201, {"Location": f"/api/v1/schedules/{row.name}"})
+        return answer(_view(row), 201, {"Location": f"/api/v1/schedules/{row.name}"})
     text = f"there is a schedule {row.name!r} already"
     raise Problem(409, "name_taken", text, "take another name, change that one with PATCH, or remove it first")
 
@@ -163,7 +161,7 @@ async def change_schedule(request: Request, world: WorldNeed, actor: ActorNeed, 
             row = replace(row, next_at=first if row.mode is Mode.OPEN else None)
         return ticks.alter(cause, was, row, sealed)
 
-    return answer(_view(world, await _save(world, name, change)))
+    return answer(_view(await _save(world, name, change)))
 
 
 @router.delete("/schedules/{name}")
@@ -173,7 +171,7 @@ async def remove_schedule(world: WorldNeed, actor: ActorNeed, name: str) -> Resp
         row = await _find(world, name)
         change = ticks.remove(world.cause(Trigger.REQUEST, actor), row)
         if (await world.store.save([change], together=True))[0].saved:
-            return answer(_view(world, row))
+            return answer(_view(row))
     raise _busy(name)
 
 
@@ -217,7 +215,7 @@ async def _set_mode(request: Request, world: World, actor: str, name: str, mode:
         next_at = _next(was.cron, was.zone, cause.at) if mode is Mode.OPEN else None
         return ticks.set_mode(cause, was, mode, body.reason, next_at)
 
-    return answer(_view(world, await _save(world, name, change)))
+    return answer(_view(await _save(world, name, change)))
 
 
 async def _save(world: World, name: str, decide: Callable[[Schedule], Change | None]) -> Schedule:
@@ -276,24 +274,8 @@ def _busy(name: str) -> Problem:
     return Problem(409, "conflict", f"schedule {name} keeps changing", "send it again")
 
 
-def _view(world: World, row: Schedule) -> ScheduleView:
-    return ScheduleView(
-        name=row.name,
-        project=row.project,
-        pool=row.pool,
-        cron=row.cron,
-        zone=row.zone,
-        missed=row.missed,
-        mode=row.mode,
-        mode_since=time(row.mode_since),
-        mode_reason=row.mode_reason,
-        mode_actor=row.mode_actor,
-        next_at=shown_time(row.next_at),
-        next_ticks=[time(tick) for tick in _preview(row)],
-        last_at=shown_time(row.last_at),
-        last_order=row.last_order,
-        order=_template(row),
-    )
+def _view(row: Schedule) -> ScheduleView:
+    return view_of(ScheduleView, row, next_ticks=[time(tick) for tick in _preview(row)], order=_template(row))
 
 
 def _preview(row: Schedule) -> list[int]:
@@ -307,22 +289,11 @@ def _preview(row: Schedule) -> list[int]:
 
 def _template(row: Schedule) -> TemplateView:
     spec = row.spec
-    return TemplateView(
+    return view_of(
+        TemplateView,
+        spec,
         command=list(spec.command) or None,
-        script=spec.script,
-        env_names=spec.env_names,
         payload=Raw(spec.payload.encode()),
-        labels=spec.labels,
-        priority=spec.priority,
         memory_mb=row.memory_mb,
-        cpus=spec.cpus,
-        queue_timeout_s=seconds(spec.queue_timeout_ms),
-        start_timeout_s=length(spec.start_timeout_ms),
-        run_timeout_s=seconds(spec.run_timeout_ms),
-        stop_grace_s=length(spec.stop_grace_ms),
         retry=retry_view(spec.retry),
-        dedupe_key=spec.dedupe_key,
-        concurrency_key=spec.concurrency_key,
-        on_conflict=spec.on_conflict,
-        urgent=spec.urgent,
     )

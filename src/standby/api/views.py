@@ -4,14 +4,15 @@ The views are the answers' schema too: what is declared here is what is sent.
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from fastapi import Request, Response
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
+from msgspec.structs import fields
 
 from standby.core.estimate import Wait
 from standby.core.explain import Gate, GateName
@@ -34,6 +35,7 @@ from standby.core.work import Report
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Seconds = float | int
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+V = TypeVar("V", bound=Struct)
 
 
 class RetryView(Struct, frozen=True):
@@ -240,6 +242,29 @@ def seconds(ms: int | None) -> Seconds | None:
     return None if ms is None else length(ms)
 
 
+def view_of(view: type[V], row: Struct, **more: Any) -> V:
+    """A row as it is shown: what is not given is the row's own, times as text, lengths (`_ms`) in seconds (`_s`)."""
+    own = {name: show(getattr(row, column)) for name, column, show in _own(view, type(row)) if name not in more}
+    return view(**own, **more)
+
+
+@lru_cache(256)
+def _own(view: type[Struct], row: type[Struct]) -> Sequence[tuple[str, str, Callable[[Any], Any]]]:
+    """The fields of a view that such a row has, the columns they are in there, and how those are shown."""
+    columns = row.__struct_fields__
+    found: list[tuple[str, str, Callable[[Any], Any]]] = []
+    for each in fields(view):
+        if each.name in columns:
+            found.append((each.name, each.name, shown_time if each.type in (Time, Time | None) else _as_it_is))
+        elif (length_of := f"{each.name.removesuffix('_s')}_ms") in columns:
+            found.append((each.name, length_of, seconds))
+    return found
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
 def order_view(
     order: Order,
     spec: Spec,
@@ -313,11 +338,9 @@ def wait_views(wait: Wait | str | None) -> dict[str, Any]:
 def worker_view(report: Report) -> WorkerView:
     """What a worker said of its run."""
     named = report.error_name is not None
-    return WorkerView(
-        begun_at=shown_time(report.begun_at),
-        heartbeat_at=time(report.heartbeat_at),
-        progress=report.progress,
-        text=report.text,
+    return view_of(
+        WorkerView,
+        report,
         error=ErrorView(report.error_name or "", report.error, report.retryable) if named else None,
         result=None if report.result is None else Raw(report.result.encode()),
     )
@@ -328,40 +351,13 @@ def gate_view(gate: Gate | None) -> GateView | None:
     if gate is None:
         return None
     until = f" until {time(gate.opens_at)}" if gate.name is GateName.NOT_BEFORE and gate.opens_at is not None else ""
-    return GateView(
-        name=gate.name,
-        text=gate.text + until,
-        opens_at=shown_time(gate.opens_at),
-        needed=gate.needed,
-        free=gate.free,
-        holders=gate.holders,
-        stuck=gate.stuck,
-    )
+    return view_of(GateView, gate, text=gate.text + until)
 
 
 @lru_cache(1024)
 def retry_view(retry: Retry) -> RetryView:
-    return RetryView(
-        retries=retry.retries,
-        base_s=length(retry.base_ms),
-        factor=retry.factor,
-        cap_s=length(retry.cap_ms),
-        retry_on=retry.retry_on,
-        no_retry_on=retry.no_retry_on,
-        retry_errors=retry.retry_errors,
-        fatal_errors=retry.fatal_errors,
-    )
+    return view_of(RetryView, retry)
 
 
 def event_view(event: Event) -> EventView:
-    return EventView(
-        seq=event.seq,
-        at=time(event.at),
-        kind=event.kind,
-        subject=event.subject,
-        from_state=event.from_state,
-        to_state=event.to_state,
-        trigger=event.trigger,
-        actor=event.actor,
-        data=event.data,
-    )
+    return view_of(EventView, event)
