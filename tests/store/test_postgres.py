@@ -168,7 +168,7 @@ HOT = {
     "open by project": (queries.OPEN_BY_PROJECT, ()),
     "events": (queries.EVENTS, (0, 10)),
     "events of": (queries.EVENTS_OF, (0, 10, "x")),
-    "found": (queries.FOUND_POSTGRES, (["x"], ["y"], 0)),
+    "found": (queries.FOUND, (["x"], ["y"], 0)),
 }
 
 

@@ -37,11 +37,8 @@ DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_POSTGRES,
     candidates_after=queries.CANDIDATES_AFTER_POSTGRES,
     named=queries.NAMED_POSTGRES,
-    envs=queries.ENVS_POSTGRES,
-    ended_numbers=queries.ENDED_NUMBERS_POSTGRES,
     waiting=queries.WAITING_POSTGRES,
     log_tails=queries.LOG_TAILS_POSTGRES,
-    reports=queries.REPORTS_POSTGRES,
     lengths=queries.LENGTHS_POSTGRES,
 )
 
@@ -89,7 +86,7 @@ class PostgresStore(Sweeps):
     """The store contract on PostgreSQL."""
 
     dialect = DIALECT
-    sweeping = sweep.POSTGRES
+    purged = sweep.PURGED_POSTGRES
     kind = "postgres"
 
     def __init__(self, url: str, reading: Any, beside: Any, *, hints: bool, offset: Callable[[], int]) -> None:
@@ -237,7 +234,7 @@ class PostgresStore(Sweeps):
             try:
                 async with writer.transaction():
                     await writer.execute("select pg_advisory_xact_lock($1)", session.WRITE_LOCK)
-                    found = await writer.fetch(queries.FOUND_POSTGRES, subjects, ids, self._last_seq)
+                    found = await writer.fetch(queries.FOUND, subjects, ids, self._last_seq)
                 return {row[0]: row[1] for row in found}
             except session.transient() as error:
                 if not isinstance(error, session.lock_not_available()) or time.monotonic() > give_up:

@@ -1,4 +1,5 @@
-"""Every read of the store as SQL. Parameters are $1, $2, …; SQLite gets the same texts with ?1, ?2, ….
+"""Every read of the store as SQL. Parameters are $1, $2, …; SQLite gets the same texts with ?1, ?2, …, and lists of
+texts, `= any (cast($1 as text[]))`, as JSON.
 
 `*` is safe here: columns are only ever added behind the last one, and a row is read as far as its value has fields.
 """
@@ -257,15 +258,13 @@ where r.peak_memory_kb is not null group by o.pool
 """
 
 # by id: parts of many orders
-ENVS_POSTGRES: Final = "select order_id, sealed from envs where order_id = any (cast($1 as text[]))"
-ENVS_SQLITE: Final = "select order_id, sealed from envs where order_id in (select value from json_each($1))"
+ENVS: Final = "select order_id, sealed from envs where order_id = any (cast($1 as text[]))"
 
 # runs: the ended attempts of an order
 RUNS: Final = "select * from runs where order_id = $1 order by number"
 
 # ended numbers: which attempts of many orders ended
-ENDED_NUMBERS_POSTGRES: Final = "select order_id, number from runs where order_id = any (cast($1 as text[]))"
-ENDED_NUMBERS_SQLITE: Final = "select order_id, number from runs where order_id in (select value from json_each($1))"
+ENDED_NUMBERS: Final = "select order_id, number from runs where order_id = any (cast($1 as text[]))"
 
 # waiting: the first order of these pools that is ready or will be
 WAITING_POSTGRES: Final = """
@@ -320,13 +319,9 @@ from meta
 """
 
 # found: which of these changes are in the history after a seq
-FOUND_POSTGRES: Final = """
+FOUND: Final = """
 select change, seq from events
 where subject = any (cast($1 as text[])) and seq > $3 and change = any (cast($2 as text[]))
-"""
-FOUND_SQLITE: Final = """
-select change, seq from events
-where subject in (select value from json_each($1)) and seq > $3 and change in (select value from json_each($2))
 """
 
 LEASES: Final = "select * from leases order by host"
@@ -359,8 +354,7 @@ SLOT: Final = "select * from slots where name = $1"
 ORDER_IN_SLOT: Final = "select s.body, o.* from orders o join specs s on s.order_id = o.id where o.slot = $1"
 
 # reports: what workers said of these runs
-REPORTS_POSTGRES: Final = "select * from reports where run_id = any (cast($1 as text[]))"
-REPORTS_SQLITE: Final = "select * from reports where run_id in (select value from json_each($1))"
+REPORTS: Final = "select * from reports where run_id = any (cast($1 as text[]))"
 
 READING: Final = "select at, body from readings where host = $1"
 IMAGES: Final = "select * from images where host = $1 order by image"

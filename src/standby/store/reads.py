@@ -54,11 +54,8 @@ class Dialect(Struct, frozen=True):
     candidates: str
     candidates_after: str
     named: str
-    envs: str
-    ended_numbers: str
     waiting: str
     log_tails: str
-    reports: str
     lengths: str
 
 
@@ -229,7 +226,7 @@ class Reads(ScheduleReads):
         return int(found[0][0]) + 1
 
     async def sealed_env(self, order_ids: Sequence[str]) -> Mapping[str, bytes]:
-        return {row[0]: row[1] for row in await self.fetch(self.dialect.envs, list(order_ids))}
+        return {row[0]: row[1] for row in await self.fetch(queries.ENVS, list(order_ids))}
 
     async def runs(self, order_id: str) -> Sequence[Run]:
         return [rows.run(row) for row in await self.fetch(queries.RUNS, order_id)]
@@ -237,7 +234,7 @@ class Reads(ScheduleReads):
     async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
         """Those of these runs (ids as `model.run_id` makes them) that have a row of history."""
         orders = list({run_id.rpartition("-")[0] for run_id in run_ids})
-        found = await self.fetch(self.dialect.ended_numbers, orders)
+        found = await self.fetch(queries.ENDED_NUMBERS, orders)
         return frozenset(run_ids) & {f"{order_id}-{number}" for order_id, number in found}
 
     async def open_by_project(self) -> Mapping[str, int]:
@@ -267,7 +264,7 @@ class Reads(ScheduleReads):
 
     async def reports(self, run_ids: Sequence[str]) -> Mapping[str, Report]:
         """What is known of these runs by their workers' word."""
-        found = [rows.report(row) for row in await self.fetch(self.dialect.reports, list(run_ids))]
+        found = [rows.report(row) for row in await self.fetch(queries.REPORTS, list(run_ids))]
         return {report.run_id: report for report in found}
 
     async def pools(self) -> Sequence[Pool]:

@@ -1,10 +1,12 @@
 """The embedded store: SQLite in WAL mode, one writer thread, a reader of its own, logs in a second file."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 
@@ -28,16 +30,14 @@ Work = Callable[[apsw.Connection], T]
 
 BUSY_MS: Final = 30_000
 READ_BUSY_MS: Final = 1_000
+_LIST: Final = re.compile(r"= any \(cast\(\$([0-9]+) as text\[\]\)\)")
 
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
     candidates_after=queries.CANDIDATES_AFTER_SQLITE,
     named=queries.NAMED_SQLITE,
-    envs=queries.ENVS_SQLITE,
-    ended_numbers=queries.ENDED_NUMBERS_SQLITE,
     waiting=queries.WAITING_SQLITE,
     log_tails=queries.LOG_TAILS_SQLITE,
-    reports=queries.REPORTS_SQLITE,
     lengths=queries.LENGTHS_SQLITE,
 )
 
@@ -136,7 +136,7 @@ class SqliteStore(Sweeps):
     """The store contract on SQLite. One server process at a time: `open_store` sees to that."""
 
     dialect = DIALECT
-    sweeping = sweep.SQLITE
+    purged = sweep.PURGED_SQLITE
     kind = "sqlite"
 
     def __init__(self, main: Lines, logs: Lines, incarnation: str, *, clock: Callable[[], int], hints: bool) -> None:
@@ -235,7 +235,7 @@ class SqliteStore(Sweeps):
         """Which changes of a batch are in the history. Asked on the writer, so nothing can be under way."""
         subjects = [one.change.subject for one in batch]
         ids = [one.change.id for one in batch]
-        found = await self._write(self._main, lambda line: _fetch(line, queries.FOUND_SQLITE, (subjects, ids, 0)))
+        found = await self._write(self._main, lambda line: _fetch(line, queries.FOUND, (subjects, ids, 0)))
         return {row[0]: row[1] for row in found}
 
     async def void_leases(self) -> None:
@@ -319,4 +319,10 @@ def _incarnation(connection: apsw.Connection) -> str:
 
 def _fetch(connection: apsw.Connection, sql: str, params: Sequence[Param]) -> Sequence[Row]:
     bound = [param if isinstance(param, str | int | float | None) else encode(param).decode() for param in params]
-    return connection.execute(sql.replace("$", "?"), bound).fetchall()
+    return connection.execute(_text(sql), bound).fetchall()
+
+
+@cache
+def _text(sql: str) -> str:
+    """A text as SQLite takes it."""
+    return _LIST.sub(r"in (select value from json_each(?\1))", sql).replace("$", "?")

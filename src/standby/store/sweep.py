@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Final
 
-from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import astuple
 
@@ -14,6 +13,7 @@ from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store import rows
 from standby.store.contract import Answer, Heard, Key, Verdict
+from standby.store.queries import ENDED_NUMBERS
 from standby.store.reads import Param, Reads
 from standby.store.rows import Row
 
@@ -22,59 +22,32 @@ PURGE_BATCH: Final = 200
 """Orders whose purge is one transaction, so that other writers wait for no more than that."""
 
 
-class Sweeping(Struct, frozen=True):
-    """The texts that differ between the engines."""
-
-    purged: str
-    remove_orders: Sequence[str]
-    remove_answers: str
-    remove_events: str
-    remove_logs: str
-    remove_reports: str
-
-
-SQLITE: Final = Sweeping(
-    purged="""
-    insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
-    select (select max(seq) from events) + row_number() over (order by e.key), e.value ->> 'at', e.value ->> 'kind',
-        o.id, o.state, null, e.value ->> 'trigger', e.value ->> 'actor', e.value ->> 'data', e.value ->> 'change'
-    from json_each($1) e join orders o on o.id = e.value ->> 'subject' where o.ended_at is not null
-    returning subject, seq
-    """,
-    remove_orders=(
-        "delete from orders where id in (select value from json_each($1))",
-        "delete from specs where order_id in (select value from json_each($1))",
-        "delete from envs where order_id in (select value from json_each($1))",
-        "delete from runs where order_id in (select value from json_each($1))",
-    ),
-    remove_answers="delete from idempotency where order_id in (select value from json_each($1))",
-    remove_events="""
-    delete from events where subject in (select value from json_each($1)) and kind <> 'order.purged'
-    """,
-    remove_logs="delete from logs where run_id in (select value from json_each($1))",
-    remove_reports="delete from reports where run_id in (select value from json_each($1))",
+PURGED_SQLITE: Final = """
+insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
+select (select max(seq) from events) + row_number() over (order by e.key), e.value ->> 'at', e.value ->> 'kind',
+    o.id, o.state, null, e.value ->> 'trigger', e.value ->> 'actor', e.value ->> 'data', e.value ->> 'change'
+from json_each($1) e join orders o on o.id = e.value ->> 'subject' where o.ended_at is not null
+returning subject, seq
+"""
+PURGED_POSTGRES: Final = """
+insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
+select (select max(seq) from events) + row_number() over (), e.at, e.kind, o.id, o.state, null, e.trigger, e.actor,
+    e.data, e.change
+from json_to_recordset(cast($1 as json))
+    as e (at bigint, kind text, subject text, trigger text, actor text, data text, change text)
+    join orders o on o.id = e.subject where o.ended_at is not null
+returning subject, seq
+"""
+REMOVE_ORDERS: Final = (
+    "delete from orders where id = any (cast($1 as text[]))",
+    "delete from specs where order_id = any (cast($1 as text[]))",
+    "delete from envs where order_id = any (cast($1 as text[]))",
+    "delete from runs where order_id = any (cast($1 as text[]))",
 )
-POSTGRES: Final = Sweeping(
-    purged="""
-    insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
-    select (select max(seq) from events) + row_number() over (), e.at, e.kind, o.id, o.state, null, e.trigger, e.actor,
-        e.data, e.change
-    from json_to_recordset(cast($1 as json))
-        as e (at bigint, kind text, subject text, trigger text, actor text, data text, change text)
-        join orders o on o.id = e.subject where o.ended_at is not null
-    returning subject, seq
-    """,
-    remove_orders=(
-        "delete from orders where id = any (cast($1 as text[]))",
-        "delete from specs where order_id = any (cast($1 as text[]))",
-        "delete from envs where order_id = any (cast($1 as text[]))",
-        "delete from runs where order_id = any (cast($1 as text[]))",
-    ),
-    remove_answers="delete from idempotency where order_id = any (cast($1 as text[]))",
-    remove_events="delete from events where subject = any (cast($1 as text[])) and kind <> 'order.purged'",
-    remove_logs="delete from logs where run_id = any (cast($1 as text[]))",
-    remove_reports="delete from reports where run_id = any (cast($1 as text[]))",
-)
+REMOVE_ANSWERS: Final = "delete from idempotency where order_id = any (cast($1 as text[]))"
+REMOVE_EVENTS: Final = "delete from events where subject = any (cast($1 as text[])) and kind <> 'order.purged'"
+REMOVE_LOGS: Final = "delete from logs where run_id = any (cast($1 as text[]))"
+REMOVE_REPORTS: Final = "delete from reports where run_id = any (cast($1 as text[]))"
 
 # oldest: the next $2 orders after $1, oldest first
 OLDEST: Final = """
@@ -127,7 +100,8 @@ on conflict (host, image) do update set at = excluded.at, present = excluded.pre
 class Sweeps(Reads):
     """What a store writes beside its changes."""
 
-    sweeping: Sweeping
+    purged: str
+    """The text of the events that stay, which differs between the engines."""
 
     @abstractmethod
     async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
@@ -144,11 +118,9 @@ class Sweeps(Reads):
             batch = changes[start : start + PURGE_BATCH]
             ids = [change.subject for change in batch]
             await self._remove_logs(ids)
-            removals = [*self.sweeping.remove_orders, self.sweeping.remove_answers, self.sweeping.remove_events]
+            removals = [*REMOVE_ORDERS, REMOVE_ANSWERS, REMOVE_EVENTS]
             events = encode([_event(change) for change in batch]).decode()
-            found = await self.transact(
-                (self.sweeping.purged, events), *((text, ids) for text in removals), as_writer=True
-            )
+            found = await self.transact((self.purged, events), *((text, ids) for text in removals), as_writer=True)
             seqs = {row[0]: row[1] for row in found}
             verdicts += [
                 Verdict(Answer.SAVED, seqs[order]) if order in seqs else Verdict(Answer.CONFLICT) for order in ids
@@ -163,7 +135,7 @@ class Sweeps(Reads):
         if ids:
             await self._remove_logs(ids)
             count = ("update meta set orders_pruned = orders_pruned + $1", len(ids))
-            await self.transact(*((text, ids) for text in self.sweeping.remove_orders), count)
+            await self.transact(*((text, ids) for text in REMOVE_ORDERS), count)
         # Nothing that was submitted later can have ended before.
         done = len(found) < most or found[-1][2] >= before
         return len(ids), None if done else found[-1][0]
@@ -179,15 +151,15 @@ class Sweeps(Reads):
 
     async def _remove_logs(self, order_ids: Sequence[str]) -> None:
         """First of all: killed after it, the orders are still there to be removed again."""
-        numbers = await self.fetch(self.dialect.ended_numbers, list(order_ids))
+        numbers = await self.fetch(ENDED_NUMBERS, list(order_ids))
         if numbers:
             runs = [f"{order_id}-{number}" for order_id, number in numbers]
             await self.remove_logs(runs)
-            await self.transact((self.sweeping.remove_reports, runs))
+            await self.transact((REMOVE_REPORTS, runs))
 
     async def remove_logs(self, run_ids: Sequence[str]) -> None:
         """Drop the stored output of these runs."""
-        await self.transact_logs((self.sweeping.remove_logs, list(run_ids)))
+        await self.transact_logs((REMOVE_LOGS, list(run_ids)))
 
     async def put_report(self, report: Report, *, news: bool) -> Report:
         """Keep what a worker says of its run; news are told to whoever leads."""
