@@ -424,50 +424,29 @@ class Change(Struct, frozen=True, kw_only=True):
             order = self.order or self.order_was
             assert order is not None, self.kind
             return order.id
-        return self._place().name
+        was, place = self._places
+        row = place or was
+        assert row is not None, self.kind
+        return row.name
 
     @property
     def states(self) -> tuple[str | None, str | None]:
         """State (or mode) before and after, of the row that this change is about."""
-        match self.noun:
-            case "order":
-                return _state(self.order_was), _state(self.order)
-            case "slot":
-                return _state(self.slot_was), _state(self.slot)
-            case "pool":
-                return _mode(self.pool_was), _mode(self.pool)
-            case "host":
-                return _mode(self.host_was), _mode(self.host)
-            case "project":
-                return _mode(self.project_was), _mode(self.project)
-            case _:
-                return _mode(self.schedule_was), _mode(self.schedule)
+        was, row = (self.order_was, self.order) if self.noun == "order" else self._places
+        return _state(was), _state(row)
 
-    def _place(self) -> "Slot | Pool | Host | Project | Schedule":
-        match self.noun:
-            case "slot":
-                row: Slot | Pool | Host | Project | Schedule | None = self.slot or self.slot_was
-            case "pool":
-                row = self.pool or self.pool_was
-            case "host":
-                row = self.host or self.host_was
-            case "project":
-                row = self.project or self.project_was
-            case _:
-                row = self.schedule or self.schedule_was
-        assert row is not None, self.kind
-        return row
+    @property
+    def _places(self) -> "tuple[Place | None, Place | None]":
+        """The row that this change is about before and after, where that is no order."""
+        return getattr(self, f"{self.noun}_was"), getattr(self, self.noun)
 
 
+Place = Slot | Pool | Host | Project | Schedule
 _NOUNS: Final = {kind: kind.partition(".")[0] for kind in EventKind}
 
 
-def _state(row: Order | Slot | None) -> str | None:
-    return None if row is None else row.state
-
-
-def _mode(row: Pool | Host | Project | Schedule | None) -> str | None:
-    return None if row is None else row.mode
+def _state(row: Order | Place | None) -> str | None:
+    return None if row is None else row.state if isinstance(row, (Order, Slot)) else row.mode
 
 
 def run_id(order: Order) -> str:

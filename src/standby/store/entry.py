@@ -6,12 +6,11 @@ from msgspec import Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from standby.core.model import Change, EventKind, Host, Json, Order, Pool, Project, Schedule, Slot, Trigger
+from standby.core.model import Change, EventKind, Host, Json, Order, Place, Pool, Project, Schedule, Slot, Trigger
 from standby.store.contract import Work
 from standby.store.hot import ESCAPED, MOVES, Hot, hot_move, is_submit
 from standby.store.rows import told
 
-Place = Slot | Pool | Host | Project | Schedule
 Places = tuple[tuple[str, Place | None, Place | None], ...]
 W = TypeVar("W", Order, Slot, Pool, Host, Project, Schedule)
 
