@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import FAILED, OK, Json, Server, ServerNeed, print_json, private_files, say
+from standby.cli.talk import FAILED, HERE, OK, Json, ServerNeed, print_json, private_files, say
 from standby.client import ServerUnreachable
 from standby.config import load_config, settings
 from standby.store.store import SQLITE, schema_status
@@ -102,7 +102,7 @@ def show(
     config: ConfigFile = None,
     local: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     changed: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Every setting: its value, where it comes from, and what lost against that.
 
@@ -116,19 +116,19 @@ def show(
     changed
         Only what is not a default.
     """
-    asked, found = server or Server(), None
+    found = None
     if not local and config is None:
         try:
-            found = list(asked.ask(lambda client: client.config()))
+            found = list(server.ask(lambda client: client.config()))
             say("as the server has it")
         except ServerUnreachable:
-            if asked.url is not None:
+            if server.url is not None:
                 raise
     rows: list[Any] = [*(found if found is not None else settings(load_config(config)))]
     if found is None:
         say("as a server started here would have it")
     rows = [each for each in rows if each.value_from != "default" or not changed]
-    if asked.json:
+    if server.json:
         print_json({"settings": rows})
         return OK
     columns = {

@@ -10,7 +10,21 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from standby.cli.talk import OK, REFUSED, Server, ServerNeed, Unusable, Why, agreed, find, one_of, pair, print_json, say
+from standby.cli.talk import (
+    HERE,
+    OK,
+    REFUSED,
+    Server,
+    ServerNeed,
+    Unusable,
+    Why,
+    agreed,
+    find,
+    one_of,
+    pair,
+    print_json,
+    say,
+)
 from standby.client import Client, ServerRefused
 from standby.client.answers import Bulk, Verdict
 from standby.client.plans import NewOrder, Which
@@ -69,33 +83,33 @@ OnlyNeed = Annotated[Only | None, Parameter(name="*")]
 HowNeed = Annotated[How | None, Parameter(name="*")]
 
 
-def cancel(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = None) -> int:
+def cancel(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = HERE) -> int:
     """Ask for the end of orders: those named, or all unfinished ones that a filter matches. Safe to repeat."""
-    asked, reason = server or Server(), (how or How()).reason
+    reason = (how or How()).reason
     if len(ids) == 1 and not (only or (how and how.dry_run)):
-        order = asked.ask(lambda client: client.cancel(find(client, ids[0]), reason))
-        print_json(order) if asked.json else say(f"order {order.id} is {order.state}")
+        order = server.ask(lambda client: client.cancel(find(client, ids[0]), reason))
+        print_json(order) if server.json else say(f"order {order.id} is {order.state}")
         return OK
-    return _act("cancel", ids, only, how, asked)
+    return _act("cancel", ids, only, how, server)
 
 
-def rerun(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = None) -> int:
+def rerun(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = HERE) -> int:
     """Repeat ended orders, each as a new order: those named, or all that a filter matches."""
-    asked, reason = server or Server(), (how or How()).reason
+    reason = (how or How()).reason
     if len(ids) == 1 and not (only or (how and how.dry_run)):
-        order = asked.ask(lambda client: client.rerun(find(client, ids[0]), reason))
-        print_json(order) if asked.json else print(order.id)
+        order = server.ask(lambda client: client.rerun(find(client, ids[0]), reason))
+        print_json(order) if server.json else print(order.id)
         say(f"order {order.rerun_of} is repeated as {order.id}")
         return OK
-    return _act("rerun", ids, only, how, asked)
+    return _act("rerun", ids, only, how, server)
 
 
-def purge(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = None) -> int:
+def purge(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = HERE) -> int:
     """Remove ended orders with their runs, logs and events, for ever: those named, or all that a filter matches."""
-    return _act("purge", ids, only, how, server or Server())
+    return _act("purge", ids, only, how, server)
 
 
-def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, asked: Server) -> int:
+def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, server: Server) -> int:
     which, how = (only or Only()).which(), how or How()
     if ids and which:
         raise Unusable("name orders by their ids or by a filter, not both")
@@ -117,15 +131,15 @@ def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, aske
         return True
 
     try:
-        agreed_to = asked.ask(do)
+        agreed_to = server.ask(do)
     except (StandbyError, KeyboardInterrupt):
         if done:
-            _told(verb, _whole(done), asked, dry_run=how.dry_run)
+            _told(verb, _whole(done), server, dry_run=how.dry_run)
         raise
     if not agreed_to:
         say("nothing was done")
         return OK
-    return _told(verb, _whole(done), asked, dry_run=how.dry_run)
+    return _told(verb, _whole(done), server, dry_run=how.dry_run)
 
 
 def _all(pages: list[Bulk], act: Callable[..., Bulk], **said: Any) -> list[Bulk]:
@@ -154,8 +168,8 @@ def _agreed(verb: str, found: Sequence[Bulk]) -> bool:
     return agreed(f"{verb} them?")
 
 
-def _told(verb: str, done: Bulk, asked: Server, *, dry_run: bool) -> int:
-    if asked.json:
+def _told(verb: str, done: Bulk, server: Server, *, dry_run: bool) -> int:
+    if server.json:
         print_json(done)
     else:
         for each in done.orders:
@@ -172,7 +186,7 @@ def submit(
     file: Annotated[str, Parameter(allow_leading_hyphen=True)],
     together: Annotated[bool, Flag] = False,
     idempotency_key: str | None = None,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Hand in many orders from a file with one JSON object a line, as the API takes them.
 
@@ -187,7 +201,7 @@ def submit(
     idempotency_key
         The same key with the same file hands them in only once (kept for a day).
     """
-    asked, orders = server or Server(), _orders_of(file)
+    orders = _orders_of(file)
     batches = list(_batches(orders))
     if together and len(batches) > 1:
         raise Unusable(f"--together: at most {BATCH_MOST} orders and {BATCH_BYTES} bytes can be taken in together")
@@ -204,16 +218,16 @@ def submit(
                         say(f"line {orders[first + int(index[1])][0]}: {error.get('message')}")
                 raise
             for verdict in found.verdicts:
-                _told_verdict(verdict, orders[first + verdict.index][0], asked)
+                _told_verdict(verdict, orders[first + verdict.index][0], server)
             first, lost = first + len(batch), lost + found.refused
         say(f"{len(orders) - lost} of {len(orders)} orders taken in")
         return REFUSED if lost else OK
 
-    return asked.ask(hand_in)
+    return server.ask(hand_in)
 
 
-def _told_verdict(verdict: Verdict, line: int, asked: Server) -> None:
-    if asked.json:
+def _told_verdict(verdict: Verdict, line: int, server: Server) -> None:
+    if server.json:
         print_json({"line": line, **{name: getattr(verdict, name) for name in ("answer", "order", "problem")}})
     elif verdict.order is not None:
         print(verdict.order.id)

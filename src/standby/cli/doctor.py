@@ -11,7 +11,7 @@ from typing import Final
 
 from standby.cli.admin import ConfigFile
 from standby.cli.table import print_rows
-from standby.cli.talk import FAILED, OK, Server, ServerNeed, print_json
+from standby.cli.talk import FAILED, HERE, OK, Server, ServerNeed, print_json
 from standby.client import ServerRefused, ServerUnreachable
 from standby.client.address import find_address
 from standby.client.answers import Check
@@ -24,15 +24,14 @@ DISK_WARN_MB: Final = 1_024
 CLOCK_SLACK_S: Final = 5.0
 
 
-def doctor(*, config: ConfigFile = None, server: ServerNeed = None) -> int:
+def doctor(*, config: ConfigFile = None, server: ServerNeed = HERE) -> int:
     """Look at the configuration, the state directory, the disk, the clock, the database and the server.
 
     Every line is ok, warn or bad, and says what to do. Exit code 1 when anything is bad.
     """
-    asked = server or Server()
-    here, there = list(_here(config)), list(_there(asked))
+    here, there = list(_here(config)), list(_there(server))
     bad = any(check.ok is False for check in [*here, *there])
-    if asked.json:
+    if server.json:
         print_json({"ok": not bad, "here": here, "server": there})
         return FAILED if bad else OK
     for check in [*here, there[0]]:
@@ -121,15 +120,15 @@ def _database(config: Config) -> Check:
     return _check("database", False, f"{took}: {status.refusal}", "standby db migrate")
 
 
-def _there(asked: Server) -> Iterator[Check]:
+def _there(server: Server) -> Iterator[Check]:
     """What only the server knows."""
     try:
-        address = find_address(asked.url, asked.key)
+        address = find_address(server.url, server.key)
     except ServerUnreachable:
         yield _check("server", None, "none runs here", "start one with `standby serve`, or name one with --url")
         return
     try:
-        found = asked.ask(lambda client: client.doctor())
+        found = server.ask(lambda client: client.doctor())
     except ServerUnreachable as error:
         yield _check("server", False, str(error), "start it with `standby serve`")
     except ServerRefused as error:

@@ -5,7 +5,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from standby.cli.orders import event_line
-from standby.cli.talk import OK, Server, ServerNeed, one_of, print_json, say
+from standby.cli.talk import HERE, OK, ServerNeed, one_of, print_json, say
 from standby.client import Client, ServerUnreachable
 from standby.core.model import EventKind
 
@@ -16,7 +16,7 @@ def events(
     kind: Annotated[list[str] | None, Parameter(negative=())] = None,
     subject: str | None = None,
     after: str | None = None,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """What happened, oldest first; with -f what happens from now on.
 
@@ -31,18 +31,17 @@ def events(
     after
         Go on after this place: what an earlier call said at its end. 0 is the oldest that is kept.
     """
-    asked = server or Server()
     kinds = [one_of(each, tuple(EventKind), "--kind", "kind") for each in kind or []]
     last = ""
 
     def read(client: Client) -> None:
         nonlocal last
         for event in client.events(follow=follow, after=after, kind=kinds, subject=subject):
-            print_json(event) if asked.json else print(event_line(event), flush=follow)
+            print_json(event) if server.json else print(event_line(event), flush=follow)
             last = event.cursor
 
     try:
-        asked.ask(read)
+        server.ask(read)
     except (KeyboardInterrupt, ServerUnreachable):
         _go_on(last)
         raise

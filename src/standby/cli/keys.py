@@ -6,7 +6,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from standby.cli.table import print_table
-from standby.cli.talk import OK, Server, ServerNeed, Unusable, ago, agreed, print_json, say
+from standby.cli.talk import HERE, OK, ServerNeed, Unusable, ago, agreed, print_json, say
 from standby.client import Client, find_address
 
 KeyName = Annotated[str, Parameter(help="Name of the key: what events call whoever uses it.")]
@@ -16,11 +16,10 @@ app = App(name="keys", help="List, add or remove API keys.")
 
 @app.default
 @app.command(name="list")
-def list_keys(*, server: ServerNeed = None) -> int:
+def list_keys(*, server: ServerNeed = HERE) -> int:
     """All keys by their names; the keys themselves are kept nowhere."""
-    asked = server or Server()
-    found = asked.ask(lambda client: client.keys())
-    if asked.json:
+    found = server.ask(lambda client: client.keys())
+    if server.json:
         print_json({"keys": [{each: getattr(key, each) for each in ("name", "created_at", "last4")} for key in found]})
     else:
         columns = {
@@ -33,11 +32,10 @@ def list_keys(*, server: ServerNeed = None) -> int:
 
 
 @app.command
-def add(name: KeyName, /, *, server: ServerNeed = None) -> int:
+def add(name: KeyName, /, *, server: ServerNeed = HERE) -> int:
     """Make a key and print it: it is shown this once."""
-    asked = server or Server()
-    made = asked.ask(lambda client: client.add_key(name))
-    print_json(made) if asked.json else print(made.key)
+    made = server.ask(lambda client: client.add_key(name))
+    print_json(made) if server.json else print(made.key)
     say(f"this is the key {name}; keep it, it is not shown again")
     return OK
 
@@ -50,11 +48,10 @@ def remove(
     yes: Annotated[
         bool, Parameter(name=("--yes", "-y"), negative=(), show_default=False, help="Also the key that is used here.")
     ] = False,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Take a key away; whoever has it is refused within seconds. Asks before it takes the key that is used here."""
-    asked = server or Server()
-    last4 = (find_address(asked.url, asked.key).key or "")[-4:]
+    last4 = (find_address(server.url, server.key).key or "")[-4:]
 
     def take(client: Client) -> bool:
         keys = () if yes else client.keys()
@@ -66,6 +63,6 @@ def remove(
         client.remove_key(name)
         return True
 
-    gone = asked.ask(take)
-    print_json({"name": name}) if asked.json and gone else say(f"key {name} is gone" if gone else "nothing was done")
+    gone = server.ask(take)
+    print_json({"name": name}) if server.json and gone else say(f"key {name} is gone" if gone else "nothing was done")
     return OK

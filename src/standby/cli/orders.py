@@ -11,7 +11,7 @@ from standby.cli import bulk
 from standby.cli.follow import print_record, print_run, stay
 from standby.cli.submit import end_of
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import OK, OrderId, Server, ServerNeed, ago, cut, find, length, print_json, say, shown, what
+from standby.cli.talk import HERE, OK, OrderId, ServerNeed, ago, cut, find, length, print_json, say, shown, what
 from standby.client import Client, ServerRefused
 from standby.client.answers import Event, Gate, Order, OrderPage, Run, Said, Why
 from standby.client.flows import PAGE
@@ -32,7 +32,7 @@ def list_orders(
     only: Annotated[bulk.Only | None, Parameter(name="*")] = None,
     limit: int = 50,
     cursor: str | None = None,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Newest first.
 
@@ -43,9 +43,9 @@ def list_orders(
     cursor
         Go on where an earlier list ended: what it said at its end.
     """
-    asked, which = server or Server(), (only or bulk.Only()).which()
-    page = asked.ask(lambda client: _pages(client, which, limit, cursor))
-    if asked.json:
+    which = (only or bulk.Only()).which()
+    page = server.ask(lambda client: _pages(client, which, limit, cursor))
+    if server.json:
         print_json(page)
         return OK
     columns = {
@@ -83,17 +83,16 @@ def _note(order: Order) -> str | None:
 
 
 @app.command
-def show(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
+def show(order_id: OrderId, /, *, server: ServerNeed = HERE) -> int:
     """One order: why it waits, its runs, what happened."""
-    asked = server or Server()
 
     def read(client: Client) -> tuple[Order, tuple[Run, ...], tuple[Event, ...], Mapping[str, Any]]:
         order = client.order(find(client, order_id))
-        usual = {} if asked.json else _usual(client, order.pool)
+        usual = {} if server.json else _usual(client, order.pool)
         return order, client.runs(order.id), client.order_events(order.id), usual
 
-    order, runs, events, usual = asked.ask(read)
-    if asked.json:
+    order, runs, events, usual = server.ask(read)
+    if server.json:
         print_json({**msgspec.to_builtins(order), "runs": runs, "events": events})
         return OK
     print_facts({**_facts(order), **_limits(order, usual)})
@@ -215,25 +214,19 @@ def _gate(gate: Gate | None) -> dict[str, str | None]:
 
 
 @app.command
-def why(order_id: OrderId, /, *, server: ServerNeed = None) -> int:
+def why(order_id: OrderId, /, *, server: ServerNeed = HERE) -> int:
     """Why it waits, its place in the queue, and what happens next."""
-    asked = server or Server()
-    found = asked.ask(lambda client: client.why(find(client, order_id)))
-    if asked.json:
-        print_json(found)
-        return OK
-    print_facts(
-        {
-            "id": found.id,
-            "state": found.state,
-            **_gate(found.gate),
-            "waiting": None if found.waiting_since is None else f"for {ago(found.waiting_since)}",
-            "position": found.position,
-            **_times(found),
-            "next": found.next,
-        }
-    )
-    return OK
+    found = server.ask(lambda client: client.why(find(client, order_id)))
+    facts = {
+        "id": found.id,
+        "state": found.state,
+        **_gate(found.gate),
+        "waiting": None if found.waiting_since is None else f"for {ago(found.waiting_since)}",
+        "position": found.position,
+        **_times(found),
+        "next": found.next,
+    }
+    return server.show(found, lambda: print_facts(facts))
 
 
 @app.command
@@ -244,7 +237,7 @@ def logs(
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=(), show_default=False)] = False,
     run: int | None = None,
     from_line: Annotated[int, Parameter(name="--from")] = 0,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Its output: of the last run, or of the one named; with -f all runs until the order has ended.
 
@@ -257,33 +250,31 @@ def logs(
     from_line
         Number of the first line, from 0 on.
     """
-    asked = server or Server()
 
     def read(client: Client) -> None:
         found = find(client, order_id)
         if follow and run is None and from_line == 0:
-            stay(client, found, follow=True, as_json=asked.json)
+            stay(client, found, follow=True, as_json=server.json)
         elif follow:
             number = run or max(1, client.order(found).attempt)
-            print_run(client, found, number, from_line, as_json=asked.json)
+            print_run(client, found, number, from_line, as_json=server.json)
         else:
             for line in client.logs(found, run=run, start=from_line):
-                print_record(line, as_json=asked.json)
+                print_record(line, as_json=server.json)
 
-    asked.ask(read)
+    server.ask(read)
     return OK
 
 
 @app.command
 def wait(
-    order_id: OrderId, /, *others: Annotated[str, Parameter(help="More orders.")], server: ServerNeed = None
+    order_id: OrderId, /, *others: Annotated[str, Parameter(help="More orders.")], server: ServerNeed = HERE
 ) -> int:
     """Stay until it has ended, and all others named; the exit code is the order's, or the first that is not 0."""
-    asked = server or Server()
 
     def stay_with(client: Client) -> int:
         found = [find(client, each) for each in (order_id, *others)]
-        codes = [end_of(client, each, follow=False, as_json=asked.json) for each in found]
+        codes = [end_of(client, each, follow=False, as_json=server.json) for each in found]
         return next((code for code in codes if code != OK), OK)
 
-    return asked.ask(stay_with)
+    return server.ask(stay_with)

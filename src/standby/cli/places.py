@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from cyclopts import App, Parameter
 
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import OK, Server, ServerNeed, Unusable, Why, ago, length, pair, print_json, say, shown
+from standby.cli.talk import HERE, OK, ServerNeed, Unusable, Why, ago, length, pair, print_json, say, shown
 from standby.client.answers import Host, Image, Override, Pool, StartHolder, StartWaiter
 
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
@@ -23,10 +23,9 @@ hosts = App(name="hosts", help="List hosts; show, pause, resume or drain one; de
 
 @pools.default
 @pools.command(name="list")
-def list_pools(*, server: ServerNeed = None) -> int:
+def list_pools(*, server: ServerNeed = HERE) -> int:
     """All pools with their waiting orders and slots."""
-    asked = server or Server()
-    found = asked.ask(lambda client: client.pools())
+    found = server.ask(lambda client: client.pools())
     columns = {
         "POOL": lambda pool: pool.name,
         "HOST": lambda pool: pool.host,
@@ -37,8 +36,7 @@ def list_pools(*, server: ServerNeed = None) -> int:
         "MAX": lambda pool: pool.slots_max,
         "NOTE": _note,
     }
-    print_json({"pools": found}) if asked.json else print_table(found, columns)
-    return OK
+    return server.show({"pools": found}, lambda: print_table(found, columns))
 
 
 def _note(pool: Pool) -> str | None:
@@ -57,40 +55,34 @@ def _above(pool: Pool) -> str | None:
 
 
 @pools.command(name="show")
-def show_pool(name: PoolName, /, *, server: ServerNeed = None) -> int:
+def show_pool(name: PoolName, /, *, server: ServerNeed = HERE) -> int:
     """One pool: its settings, and what was set by hand."""
-    asked = server or Server()
-    pool = asked.ask(lambda client: client.pool(name))
-    if asked.json:
-        print_json(pool)
-        return OK
+    pool = server.ask(lambda client: client.pool(name))
     settings = {
         name: ", ".join(value) or "(nothing)" if isinstance(value, list) else value
         for name, value in pool.settings.items()
     }
-    print_facts(
-        {
-            "pool": pool.name,
-            "host": pool.host,
-            "mode": pool.mode,
-            "mode_reason": pool.mode_reason,
-            "mode_actor": None if pool.mode == "open" else f"{pool.mode_actor}, {ago(pool.mode_since)} ago",
-            "stops what runs since": shown(pool.mode_stop_at),
-            "pending": pool.pending,
-            "open": pool.open,
-            "slots": _words(pool.slots),
-            "slots_max": pool.slots_max,
-            "project": pool.project,
-            "warmth": pool.warmth,
-            "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
-            "runs take": _lengths(pool),
-            "estimates": _estimates(pool),
-            "memory": _above(pool),
-            **{key: "none" if value is None else value for key, value in settings.items()},
-            "set by hand": overrides_text(pool.overrides),
-        }
-    )
-    return OK
+    facts = {
+        "pool": pool.name,
+        "host": pool.host,
+        "mode": pool.mode,
+        "mode_reason": pool.mode_reason,
+        "mode_actor": None if pool.mode == "open" else f"{pool.mode_actor}, {ago(pool.mode_since)} ago",
+        "stops what runs since": shown(pool.mode_stop_at),
+        "pending": pool.pending,
+        "open": pool.open,
+        "slots": _words(pool.slots),
+        "slots_max": pool.slots_max,
+        "project": pool.project,
+        "warmth": pool.warmth,
+        "breaker": None if pool.broken_since is None else f"open for {ago(pool.broken_since)}: {_note(pool)}",
+        "runs take": _lengths(pool),
+        "estimates": _estimates(pool),
+        "memory": _above(pool),
+        **{key: "none" if value is None else value for key, value in settings.items()},
+        "set by hand": overrides_text(pool.overrides),
+    }
+    return server.show(pool, lambda: print_facts(facts))
 
 
 def _lengths(pool: Pool) -> str | None:
@@ -132,19 +124,16 @@ def set_pool(
         list[str] | None, Parameter(negative=(), help="A key whose configured value counts again.")
     ] = None,
     reason: Why = None,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Change settings of a pool at once. They win over its configuration and survive restarts, until they are unset."""
-    asked = server or Server()
     if not settings and not unset:
         raise Unusable("say what to set (key=value), or --unset KEY")
     chosen = dict(_wire(*pair(each, "settings")) for each in settings)
     names = [_wire(key, None)[0] for key in unset or []]
-    pool = asked.ask(lambda client: client.patch_pool(name, chosen, names, reason))
-    print_json(pool) if asked.json else say(
-        f"pool {name}: {', '.join([*settings, *(f'{key} as configured' for key in unset or [])])}"
-    )
-    return OK
+    pool = server.ask(lambda client: client.patch_pool(name, chosen, names, reason))
+    words = [*settings, *(f"{key} as configured" for key in unset or [])]
+    return server.tell(pool, f"pool {name}: {', '.join(words)}")
 
 
 def _wire(key: str, text: str | None) -> tuple[str, Any]:
@@ -167,33 +156,31 @@ def _wire(key: str, text: str | None) -> tuple[str, Any]:
 
 
 @pools.command(name="pause")
-def pause_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def pause_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = HERE) -> int:
     """No more starts; running work goes on, waiting orders do not expire."""
-    return _set_pool(server, name, "pause", reason)
+    return server.set_mode(f"pool {name}", lambda client: client.set_pool_mode(name, "pause", reason))
 
 
 @pools.command(name="resume")
-def resume_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def resume_pool(name: PoolName, /, *, reason: Why = None, server: ServerNeed = HERE) -> int:
     """Starts are allowed again."""
-    return _set_pool(server, name, "resume", reason)
+    return server.set_mode(f"pool {name}", lambda client: client.set_pool_mode(name, "resume", reason))
 
 
 @pools.command(name="drain")
-def drain_pool(name: PoolName, /, *, now: Now = False, reason: Why = None, server: ServerNeed = None) -> int:
+def drain_pool(name: PoolName, /, *, now: Now = False, reason: Why = None, server: ServerNeed = HERE) -> int:
     """No more starts, and slots are taken away as they come free."""
-    return _set_pool(server, name, "drain", reason, now=now)
+    return server.set_mode(f"pool {name}", lambda client: client.set_pool_mode(name, "drain", reason, now=now))
 
 
 @pools.command(name="reset-breaker")
-def reset_breaker(name: PoolName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def reset_breaker(name: PoolName, /, *, reason: Why = None, server: ServerNeed = HERE) -> int:
     """Let a pool make slots again, although too many of them failed."""
-    asked = server or Server()
-    pool = asked.ask(lambda client: client.reset_breaker(name, reason))
-    print_json(pool) if asked.json else say(f"pool {name} makes slots again")
-    return OK
+    pool = server.ask(lambda client: client.reset_breaker(name, reason))
+    return server.tell(pool, f"pool {name} makes slots again")
 
 
-def slots(*, pool: str | None = None, host: str | None = None, server: ServerNeed = None) -> int:
+def slots(*, pool: str | None = None, host: str | None = None, server: ServerNeed = HERE) -> int:
     """List slots and what they do.
 
     Parameters
@@ -203,8 +190,7 @@ def slots(*, pool: str | None = None, host: str | None = None, server: ServerNee
     host
         Only those on this host.
     """
-    asked = server or Server()
-    found = asked.ask(lambda client: client.slots(pool=pool, host=host))
+    found = server.ask(lambda client: client.slots(pool=pool, host=host))
     columns = {
         "SLOT": lambda slot: slot.name,
         "HOST": lambda slot: slot.host,
@@ -214,16 +200,14 @@ def slots(*, pool: str | None = None, host: str | None = None, server: ServerNee
         "USES": lambda slot: slot.uses,
         "ERROR": lambda slot: slot.error,
     }
-    print_json({"slots": found}) if asked.json else print_table(found, columns)
-    return OK
+    return server.show({"slots": found}, lambda: print_table(found, columns))
 
 
 @hosts.default
 @hosts.command(name="list")
-def list_hosts(*, server: ServerNeed = None) -> int:
+def list_hosts(*, server: ServerNeed = HERE) -> int:
     """All hosts, who leads them and how full they are."""
-    asked = server or Server()
-    found = asked.ask(lambda client: client.hosts())
+    found = server.ask(lambda client: client.hosts())
     columns = {
         "HOST": lambda host: host.name,
         "DRIVER": lambda host: host.driver,
@@ -233,8 +217,7 @@ def list_hosts(*, server: ServerNeed = None) -> int:
         "PRESSURE": _pressure,
         "NOTE": lambda host: host.error or (host.mode_reason if host.mode != "open" else None) or host.pressure_cause,
     }
-    print_json({"hosts": found}) if asked.json else print_table(found, columns)
-    return OK
+    return server.show({"hosts": found}, lambda: print_table(found, columns))
 
 
 def _pressure(host: Host) -> str:
@@ -259,49 +242,42 @@ def _leader(host: Host) -> str:
 
 
 @hosts.command(name="show")
-def show_host(name: HostName, /, *, server: ServerNeed = None) -> int:
+def show_host(name: HostName, /, *, server: ServerNeed = HERE) -> int:
     """One host: who leads it, its last reading, its slots and what waits for it."""
-    asked = server or Server()
-    host = asked.ask(lambda client: client.host(name))
-    if asked.json:
-        print_json(host)
-        return OK
+    host = server.ask(lambda client: client.host(name))
     reading = dict(host.reading or {})
     stalls = reading.pop("pressure", None) or {}
-    print_facts(
-        {
-            "host": host.name,
-            "driver": host.driver,
-            "mode": host.mode,
-            "mode_reason": host.mode_reason,
-            "mode_actor": None if host.mode == "open" else f"{host.mode_actor}, {ago(host.mode_since)} ago",
-            "stops what runs since": shown(host.mode_stop_at),
-            "led by": _leader(host),
-            "unreachable since": shown(host.unreachable_since),
-            "error": host.error,
-            "memory MB": f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
-            "cpus": None if host.cpus is None else f"{host.cpus_used:g} of {host.cpus:g}",
-            "pressure": _pressure(host),
-            "pressure cause": host.pressure_cause,
-            "calm since": shown(host.calm_since),
-            "pools": None if host.pools is None else ", ".join(host.pools),
-            "slots": None if host.slots is None else f"{_words(host.slots) or 'none'}, at most {host.slots_max}",
-            "queue depth": host.queue_depth,
-            "starts": f"{host.starting} in flight, {_most(host.starts_max)}",
-            "start gap s": host.start_gap_s or None,
-            "images": "\n".join(_image(each) for each in host.images or ()) or None,
-            **{key.replace("_", " "): value for key, value in {**reading, **stalls}.items()},
-        }
-    )
-    return OK
+    facts = {
+        "host": host.name,
+        "driver": host.driver,
+        "mode": host.mode,
+        "mode_reason": host.mode_reason,
+        "mode_actor": None if host.mode == "open" else f"{host.mode_actor}, {ago(host.mode_since)} ago",
+        "stops what runs since": shown(host.mode_stop_at),
+        "led by": _leader(host),
+        "unreachable since": shown(host.unreachable_since),
+        "error": host.error,
+        "memory MB": f"{host.memory_used_mb} of {host.memory_mb or 'no limit'}",
+        "cpus": None if host.cpus is None else f"{host.cpus_used:g} of {host.cpus:g}",
+        "pressure": _pressure(host),
+        "pressure cause": host.pressure_cause,
+        "calm since": shown(host.calm_since),
+        "pools": None if host.pools is None else ", ".join(host.pools),
+        "slots": None if host.slots is None else f"{_words(host.slots) or 'none'}, at most {host.slots_max}",
+        "queue depth": host.queue_depth,
+        "starts": f"{host.starting} in flight, {_most(host.starts_max)}",
+        "start gap s": host.start_gap_s or None,
+        "images": "\n".join(_image(each) for each in host.images or ()) or None,
+        **{key.replace("_", " "): value for key, value in {**reading, **stalls}.items()},
+    }
+    return server.show(host, lambda: print_facts(facts))
 
 
 @hosts.command(name="starts")
-def show_starts(name: HostName, /, *, server: ServerNeed = None) -> int:
+def show_starts(name: HostName, /, *, server: ServerNeed = HERE) -> int:
     """The starts on a host that are under way, and those that wait."""
-    asked = server or Server()
-    found = asked.ask(lambda client: client.starts(name))
-    if asked.json:
+    found = server.ask(lambda client: client.starts(name))
+    if server.json:
         print_json(found)
         return OK
     columns = {
@@ -329,21 +305,21 @@ def _words(counts: Mapping[str, int]) -> str:
 
 
 @hosts.command(name="pause")
-def pause_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def pause_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = HERE) -> int:
     """No more starts on any of its pools."""
-    return _set_host(server, name, "pause", reason)
+    return server.set_mode(f"host {name}", lambda client: client.set_host_mode(name, "pause", reason))
 
 
 @hosts.command(name="resume")
-def resume_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = None) -> int:
+def resume_host(name: HostName, /, *, reason: Why = None, server: ServerNeed = HERE) -> int:
     """Starts are allowed again."""
-    return _set_host(server, name, "resume", reason)
+    return server.set_mode(f"host {name}", lambda client: client.set_host_mode(name, "resume", reason))
 
 
 @hosts.command(name="drain")
-def drain_host(name: HostName, /, *, now: Now = False, reason: Why = None, server: ServerNeed = None) -> int:
+def drain_host(name: HostName, /, *, now: Now = False, reason: Why = None, server: ServerNeed = HERE) -> int:
     """No more starts, and slots are taken away as they come free."""
-    return _set_host(server, name, "drain", reason, now=now)
+    return server.set_mode(f"host {name}", lambda client: client.set_host_mode(name, "drain", reason, now=now))
 
 
 @hosts.command(name="declare-dead")
@@ -353,26 +329,10 @@ def declare_dead(
     *,
     reason: Annotated[str, Parameter(help="How you know; it is kept with the event.")],
     confirm: Annotated[str | None, Parameter(help="The host's name once more.")] = None,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Your word that nothing commanded on this host so far is alive: its open runs are then lost, maybe retried."""
     if confirm != name:
         raise Unusable(f"this cannot be taken back: if nothing on {name} is alive, repeat with --confirm {name}")
-    asked = server or Server()
-    host = asked.ask(lambda client: client.declare_dead(name, reason))
-    print_json(host) if asked.json else say(f"host {name} is declared dead as of {shown(host.dead_at)}")
-    return OK
-
-
-def _set_pool(server: Server | None, name: str, verb: str, reason: str | None, *, now: bool = False) -> int:
-    asked = server or Server()
-    pool = asked.ask(lambda client: client.set_pool_mode(name, verb, reason, now=now))
-    print_json(pool) if asked.json else say(f"pool {name} is {pool.mode}")
-    return OK
-
-
-def _set_host(server: Server | None, name: str, verb: str, reason: str | None, *, now: bool = False) -> int:
-    asked = server or Server()
-    host = asked.ask(lambda client: client.set_host_mode(name, verb, reason, now=now))
-    print_json(host) if asked.json else say(f"host {name} is {host.mode}")
-    return OK
+    host = server.ask(lambda client: client.declare_dead(name, reason))
+    return server.tell(host, f"host {name} is declared dead as of {shown(host.dead_at)}")

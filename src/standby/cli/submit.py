@@ -13,7 +13,7 @@ import msgspec
 from cyclopts import Parameter
 
 from standby.cli.follow import how_it_ended, stay
-from standby.cli.talk import OK, Server, ServerNeed, Unusable, one_of, order_code, pair, print_json, say
+from standby.cli.talk import HERE, OK, ServerNeed, Unusable, one_of, order_code, pair, print_json, say
 from standby.client import Client
 from standby.client.answers import Order
 from standby.client.plans import NewOrder
@@ -79,7 +79,7 @@ def submit(
     idempotency_key: str | None = None,
     wait: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
     follow: Annotated[bool, Parameter(negative=(), show_default=False)] = False,
-    server: ServerNeed = None,
+    server: ServerNeed = HERE,
 ) -> int:
     """Hand in a work order: `standby submit [options] -- COMMAND ...`
 
@@ -96,19 +96,19 @@ def submit(
     follow
         Stay, and print its output.
     """
-    asked, body = server or Server(), order_body(command, wish or Wish())
+    body = order_body(command, wish or Wish())
 
     def hand_in(client: Client) -> int:
         order = client.submit(idempotency_key=idempotency_key, **body)
         stays = wait or follow
-        if asked.json and not stays:
+        if server.json and not stays:
             print_json(order)
-        elif not asked.json and not follow:
+        elif not server.json and not follow:
             print(order.id, flush=True)
         say(_welcome(order))
-        return end_of(client, order.id, follow=follow, as_json=asked.json) if stays else OK
+        return end_of(client, order.id, follow=follow, as_json=server.json) if stays else OK
 
-    return asked.ask(hand_in)
+    return server.ask(hand_in)
 
 
 def _welcome(order: Order) -> str:

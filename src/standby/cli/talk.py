@@ -50,8 +50,24 @@ class Server:
         with Client(self.url, self.key) as client:
             return question(client)
 
+    def show(self, data: Any, print_it: Callable[[], None]) -> int:
+        """An answer, as JSON or for people."""
+        print_json(data) if self.json else print_it()
+        return OK
 
-ServerNeed = Annotated[Server | None, Parameter(name="*")]
+    def tell(self, data: Any, words: str) -> int:
+        """What was done, as JSON or in words."""
+        return self.show(data, lambda: say(words))
+
+    def set_mode(self, what: str, question: Callable[[Client], Any]) -> int:
+        """Pause, resume or drain something."""
+        row = self.ask(question)
+        return self.tell(row, f"{what} is {row.mode}")
+
+
+HERE: Final = Server()
+"""Nothing is said of it: it is found."""
+ServerNeed = Annotated[Server, Parameter(name="*")]
 OrderId = Annotated[str, Parameter(help="Id of the order, or as much of its beginning as no other has.")]
 Why = Annotated[str | None, Parameter(help="Why; it is kept with the event.")]
 Json = Annotated[bool, Parameter(negative=(), show_default=False, help="Print JSON on stdout, for programs.")]
