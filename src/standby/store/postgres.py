@@ -282,13 +282,15 @@ class PostgresStore(Sweeps):
     async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
         """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
         sql = "select * from take_lease($1, $2, $3, $4)"
-        found = [rows.lease(row) for row in await self._ask(self._beside, sql, host, owner, ttl_ms, self._offset())]
+        found = [
+            rows.value(Lease, row) for row in await self._ask(self._beside, sql, host, owner, ttl_ms, self._offset())
+        ]
         return (found[0], found[1] if len(found) > 1 else None) if found else None
 
     async def renew_leases(self, owner: str, hosts: Sequence[str], ttl_ms: int) -> Sequence[Lease]:
         """Prolong this owner's unexpired leases of these hosts and return them."""
         found = await self._ask(self._beside, RENEW, owner, ttl_ms, self._offset(), list(hosts))
-        return [rows.lease(row) for row in found]
+        return [rows.value(Lease, row) for row in found]
 
     async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
         """Let this owner's leases of these hosts end now."""
@@ -300,7 +302,7 @@ class PostgresStore(Sweeps):
         tails: dict[str, LogTail] = {}
         for one_each in _rounds(chunks):
             values = zip(*map(astuple, one_each), strict=True)
-            stored = [rows.log_tail(row) for row in await self._ask(self._beside, APPEND_LOGS, *values)]
+            stored = [rows.value(LogTail, row) for row in await self._ask(self._beside, APPEND_LOGS, *values)]
             tails.update((tail.run_id, tail) for tail in stored)
         if any(chunk.bytes for chunk in chunks):
             await self._ask(self._beside, TRIM_LOGS, sorted(tails), cap_bytes)

@@ -160,12 +160,12 @@ class Reads(ScheduleReads):
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
             found = await self.fetch(self.dialect.candidates_after, pool, per_lane, *most, list(after), ranks, ids)
         specs = ((rows.spec(row[0]), row) for row in found)
-        return [Work(rows.order(row[1:]), spec) for spec, row in specs if spec is not None]
+        return [Work(rows.value(Order, row[1:]), spec) for spec, row in specs if spec is not None]
 
     async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
         """Pending orders with queue_due <= limit_at, oldest first; none of the projects that are spared."""
         names = f",{','.join(spared)}," if spared else None
-        return [rows.order(row) for row in await self.fetch(queries.EXPIRED, pool, limit_at, most, names)]
+        return [rows.value(Order, row) for row in await self.fetch(queries.EXPIRED, pool, limit_at, most, names)]
 
     async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
         """Pending or waiting_retry orders whose due_at has come."""
@@ -229,7 +229,7 @@ class Reads(ScheduleReads):
         return {row[0]: row[1] for row in await self.fetch(queries.ENVS, list(order_ids))}
 
     async def runs(self, order_id: str) -> Sequence[Run]:
-        return [rows.run(row) for row in await self.fetch(queries.RUNS, order_id)]
+        return [rows.value(Run, row) for row in await self.fetch(queries.RUNS, order_id)]
 
     async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
         """Those of these runs (ids as `model.run_id` makes them) that have a row of history."""
@@ -250,39 +250,39 @@ class Reads(ScheduleReads):
         return counted
 
     async def slots(self, *, host: str | None = None, pool: str | None = None) -> Sequence[Slot]:
-        return [rows.slot(row) for row in await self.fetch(queries.SLOTS, host, pool)]
+        return [rows.value(Slot, row) for row in await self.fetch(queries.SLOTS, host, pool)]
 
     async def holders(self, *, host: str | None = None, pool: str | None = None) -> Mapping[str, Order]:
         """Slot name -> the order that holds it."""
-        found = [rows.order(row) for row in await self.fetch(queries.HOLDERS, host, pool)]
+        found = [rows.value(Order, row) for row in await self.fetch(queries.HOLDERS, host, pool)]
         return {order.slot: order for order in found if order.slot is not None}
 
     async def seat(self, name: str) -> tuple[Slot, Work | None] | None:
         """One slot, and the order that holds it."""
         slots, orders = await asyncio.gather(self.fetch(queries.SLOT, name), self.fetch(queries.ORDER_IN_SLOT, name))
-        return (rows.slot(slots[0]), _work(orders[0]) if orders else None) if slots else None
+        return (rows.value(Slot, slots[0]), _work(orders[0]) if orders else None) if slots else None
 
     async def reports(self, run_ids: Sequence[str]) -> Mapping[str, Report]:
         """What is known of these runs by their workers' word."""
-        found = [rows.report(row) for row in await self.fetch(queries.REPORTS, list(run_ids))]
+        found = [rows.value(Report, row) for row in await self.fetch(queries.REPORTS, list(run_ids))]
         return {report.run_id: report for report in found}
 
     async def pools(self) -> Sequence[Pool]:
-        return [rows.pool(row) for row in await self.fetch(queries.POOLS)]
+        return [rows.value(Pool, row) for row in await self.fetch(queries.POOLS)]
 
     async def pool(self, name: str) -> Pool | None:
         found = await self.fetch(queries.POOL, name)
-        return rows.pool(found[0]) if found else None
+        return rows.value(Pool, found[0]) if found else None
 
     async def hosts(self) -> Sequence[Host]:
-        return [rows.host(row) for row in await self.fetch(queries.HOSTS)]
+        return [rows.value(Host, row) for row in await self.fetch(queries.HOSTS)]
 
     async def host(self, name: str) -> Host | None:
         found = await self.fetch(queries.HOST, name)
-        return rows.host(found[0]) if found else None
+        return rows.value(Host, found[0]) if found else None
 
     async def projects(self) -> Sequence[Project]:
-        return [rows.project(row) for row in await self.fetch(queries.PROJECTS)]
+        return [rows.value(Project, row) for row in await self.fetch(queries.PROJECTS)]
 
     async def events(self, after: int, most: int, subject: str | None = None) -> Sequence[Event]:
         """Events with seq > after, oldest first."""
@@ -290,7 +290,7 @@ class Reads(ScheduleReads):
             found = await self.fetch(queries.EVENTS, after, most)
         else:
             found = await self.fetch(queries.EVENTS_OF, after, most, subject)
-        return [rows.event(row) for row in found]
+        return [rows.value(Event, row) for row in found]
 
     async def last_seq(self) -> int:
         return int((await self.fetch(queries.LAST_SEQ))[0][0])
@@ -304,16 +304,16 @@ class Reads(ScheduleReads):
         return History(*(await self.fetch(queries.HISTORY))[0])
 
     async def leases(self) -> Sequence[Lease]:
-        return [rows.lease(row) for row in await self.fetch(queries.LEASES)]
+        return [rows.value(Lease, row) for row in await self.fetch(queries.LEASES)]
 
     async def log_tails(self, run_ids: Sequence[str]) -> Mapping[str, LogTail]:
-        found = [rows.log_tail(row) for row in await self.fetch_logs(self.dialect.log_tails, list(run_ids))]
+        found = [rows.value(LogTail, row) for row in await self.fetch_logs(self.dialect.log_tails, list(run_ids))]
         return {tail.run_id: tail for tail in found}
 
     async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
         """Chunks that hold lines >= from_line, oldest first; at least one if there is any."""
         found = await self.fetch_logs(queries.READ_LOG, run_id, from_line, most_bytes)
-        return [rows.log_chunk(row) for row in found]
+        return [rows.value(LogChunk, row) for row in found]
 
     async def reading(self, host: str) -> tuple[int, str] | None:
         """When a host was measured last, and what."""
@@ -322,14 +322,14 @@ class Reads(ScheduleReads):
 
     async def images(self, host: str) -> Sequence[ImageState]:
         """What is known of the images on a host, by name."""
-        return [rows.image(row) for row in await self.fetch(queries.IMAGES, host)]
+        return [rows.value(ImageState, row) for row in await self.fetch(queries.IMAGES, host)]
 
     async def keys(self) -> Sequence[Key]:
-        return [rows.key(row) for row in await self.fetch(queries.KEYS)]
+        return [rows.value(Key, row) for row in await self.fetch(queries.KEYS)]
 
     async def idempotency(self, project: str, key: str) -> Idempotency | None:
         found = await self.fetch(queries.IDEMPOTENCY, project, key)
-        return rows.idempotency(found[0]) if found else None
+        return rows.value(Idempotency, found[0]) if found else None
 
     def listen(self, hear: Hear) -> Callable[[], None]:
         """Call `hear` on the event loop after each commit; only a hint. Returns what ends the subscription."""
@@ -342,7 +342,7 @@ def _brief(sql: str, brief: bool) -> str:
 
 def _work(row: Row) -> Work:
     """An order with its spec. One that cannot be read is never claimed (see `candidates`), but watched all the same."""
-    order = rows.order(row[1:])
+    order = rows.value(Order, row[1:])
     return Work(order, rows.spec(row[0]) or Spec(order_id=order.id))
 
 

@@ -1,32 +1,17 @@
 """Rows as they come from a database, turned into values, and what an event tells about a changed row."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import structlog
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 from msgspec.structs import astuple
 
-from standby.core.model import (
-    Event,
-    Host,
-    Idempotency,
-    Json,
-    Lease,
-    Order,
-    Override,
-    Pool,
-    PoolSettings,
-    PressureLimits,
-    Project,
-    Run,
-    Slot,
-    Spec,
-)
+from standby.core.model import Event, Host, Json, Override, Pool, PoolSettings, PressureLimits, Project, Schedule, Spec
 from standby.core.sighting import ImageState
 from standby.core.work import Report
-from standby.store.contract import Key, LogChunk, LogTail
+from standby.store.contract import LogChunk, LogTail
 
 Row = Sequence[Any]
 
@@ -34,20 +19,36 @@ T = TypeVar("T", bound=Struct)
 
 log = structlog.get_logger("standby.store")
 _spec = Decoder(Spec)
-_settings = Decoder(PoolSettings)
-_limits = Decoder(PressureLimits)
 _overrides = Decoder(dict[str, Override])
-_json = Decoder(dict[str, Json])
 _labels = Decoder(dict[str, str])
+
+
+def _truth(found: int | bool | None) -> bool | None:
+    """SQLite has no truth values, only 0 and 1."""
+    return None if found is None else bool(found)
+
+
+_PLAIN: Final[Mapping[str, Callable[[Any], Any]]] = {}
+_READ: Final[Mapping[type[Struct], Mapping[str, Callable[[Any], Any]]]] = {
+    Pool: {"settings": Decoder(PoolSettings).decode, "overrides": _overrides.decode},
+    Host: {"limits": Decoder(PressureLimits).decode},
+    Project: {"overrides": _overrides.decode},
+    Schedule: {"spec": _spec.decode},
+    Event: {"data": Decoder(dict[str, Json]).decode},
+    ImageState: {"present": _truth},
+    Report: {"retryable": _truth},
+    LogChunk: {"closed": _truth},
+    LogTail: {"closed": _truth},
+}
+"""Columns that are not stored as they are in the value."""
 
 
 def value(kind: type[T], row: Row) -> T:
     """The value of a row whose columns stand in the order of the fields; later columns are left alone."""
-    return convert(dict(zip(kind.__struct_fields__, row, strict=False)), kind)
-
-
-def order(row: Row) -> Order:
-    return value(Order, row)
+    fields = dict(zip(kind.__struct_fields__, row, strict=False))
+    for name, read in _READ.get(kind, _PLAIN).items():
+        fields[name] = read(fields[name])
+    return convert(fields, kind)
 
 
 def spec(body: str) -> Spec | None:
@@ -61,71 +62,6 @@ def spec(body: str) -> Spec | None:
 
 def labels(body: str) -> Mapping[str, str]:
     return _labels.decode(body)
-
-
-def slot(row: Row) -> Slot:
-    return value(Slot, row)
-
-
-def run(row: Row) -> Run:
-    return value(Run, row)
-
-
-def host(row: Row) -> Host:
-    fields = dict(zip(Host.__struct_fields__, row, strict=False))
-    return convert({**fields, "limits": _limits.decode(fields["limits"])}, Host)
-
-
-def project(row: Row) -> Project:
-    fields = dict(zip(Project.__struct_fields__, row, strict=False))
-    fields["overrides"] = _overrides.decode(fields["overrides"])
-    return convert(fields, Project)
-
-
-def lease(row: Row) -> Lease:
-    return value(Lease, row)
-
-
-def key(row: Row) -> Key:
-    return value(Key, row)
-
-
-def idempotency(row: Row) -> Idempotency:
-    return value(Idempotency, row)
-
-
-def image(row: Row) -> ImageState:
-    fields = dict(zip(ImageState.__struct_fields__, row, strict=False))
-    return convert({**fields, "present": bool(fields["present"])}, ImageState)
-
-
-def pool(row: Row) -> Pool:
-    fields = dict(zip(Pool.__struct_fields__, row, strict=False))
-    fields["settings"] = _settings.decode(fields["settings"])
-    fields["overrides"] = _overrides.decode(fields["overrides"])
-    return convert(fields, Pool)
-
-
-def event(row: Row) -> Event:
-    fields = dict(zip(Event.__struct_fields__, row, strict=False))
-    fields["data"] = _json.decode(fields["data"])
-    return convert(fields, Event)
-
-
-def report(row: Row) -> Report:
-    fields = dict(zip(Report.__struct_fields__, row, strict=False))
-    retryable = fields["retryable"]
-    return convert({**fields, "retryable": None if retryable is None else bool(retryable)}, Report)
-
-
-def log_chunk(row: Row) -> LogChunk:
-    run_id, first, count, body, cursor, closed, size = row[:7]
-    return LogChunk(run_id=run_id, first=first, count=count, body=body, cursor=cursor, closed=bool(closed), bytes=size)
-
-
-def log_tail(row: Row) -> LogTail:
-    run_id, next_line, cursor, closed = row
-    return LogTail(run_id=run_id, next_line=next_line, cursor=cursor, closed=bool(closed))
 
 
 def told(was: Struct | None, now: Struct) -> Mapping[str, Json]:

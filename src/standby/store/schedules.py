@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import apsw
-from msgspec import convert
-from msgspec.json import decode, encode
+from msgspec.json import encode
 from msgspec.structs import asdict, astuple
 
-from standby.core.model import Schedule, Spec, Tick
+from standby.core.model import Schedule, Tick
 from standby.store.entry import Entry
 from standby.store.rows import Row, value
 
@@ -67,12 +66,6 @@ def put_parameters(one: Entry) -> tuple[Any, ...]:
     return was, one.schedule is None, body, change.sealed_env, tick
 
 
-def schedule(row: Row) -> Schedule:
-    fields = dict(zip(Schedule.__struct_fields__, row, strict=False))
-    fields["spec"] = decode(fields["spec"], type=Spec)
-    return convert(fields, Schedule)
-
-
 class ScheduleReads:
     """What is read of schedules, the same for both engines."""
 
@@ -80,15 +73,15 @@ class ScheduleReads:
     async def fetch(self, sql: str, *params: Any) -> Sequence[Row]: ...
 
     async def schedules(self) -> Sequence[Schedule]:
-        return [schedule(row) for row in await self.fetch(SCHEDULES)]
+        return [value(Schedule, row) for row in await self.fetch(SCHEDULES)]
 
     async def schedule(self, name: str) -> Schedule | None:
         found = await self.fetch(SCHEDULE, name)
-        return schedule(found[0]) if found else None
+        return value(Schedule, found[0]) if found else None
 
     async def due_schedules(self, now: int, most: int) -> Sequence[Schedule]:
         """Those whose next tick has come, the longest overdue first."""
-        return [schedule(row) for row in await self.fetch(DUE_SCHEDULES, now, most)]
+        return [value(Schedule, row) for row in await self.fetch(DUE_SCHEDULES, now, most)]
 
     async def next_tick(self) -> int | None:
         """When the next tick of any schedule is."""

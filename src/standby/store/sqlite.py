@@ -248,7 +248,7 @@ class SqliteStore(Sweeps):
 
         def take(connection: apsw.Connection) -> tuple[Lease, Lease | None] | None:
             found = connection.execute("select * from leases where host = ?", (host,)).fetchall()
-            was = rows.lease(found[0]) if found else None
+            was = rows.value(Lease, found[0]) if found else None
             now = self._clock()
             if was is not None and was.until > now and was.owner != owner:
                 return None
@@ -270,7 +270,7 @@ class SqliteStore(Sweeps):
         def renew(connection: apsw.Connection) -> Sequence[Row]:
             return connection.execute(text, (self._clock(), ttl_ms, owner, encode(hosts).decode())).fetchall()
 
-        return [rows.lease(row) for row in await self._write(self._main, renew)]
+        return [rows.value(Lease, row) for row in await self._write(self._main, renew)]
 
     async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
         """Let this owner's leases of these hosts end now."""
@@ -291,7 +291,7 @@ class SqliteStore(Sweeps):
                 connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])
             return _fetch(connection, queries.LOG_TAILS_SQLITE, [runs])
 
-        tails = [rows.log_tail(row) for row in await self._write(self._logs, append)]
+        tails = [rows.value(LogTail, row) for row in await self._write(self._logs, append)]
         return {tail.run_id: tail for tail in tails}
 
     async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
