@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from standby.core import admit, explain, pressure
-from standby.core.model import Host, Level, Order, OrderState, Pool, Slot
+from standby.core.model import Host, Lease, Level, Order, OrderState, Pool, Slot
 from standby.core.sighting import ImageState
 from standby.world import World
 
@@ -39,6 +39,25 @@ async def read_floor(world: World, host: Host) -> Floor:
         images={state.image: state for state in await store.images(host.name)},
         measured_at=None if reading is None else reading[0],
         seats=has_seats(world, host),
+    )
+
+
+def house_of(floor: Floor, pool: Pool, lease: Lease | None, now: int) -> explain.House:
+    """What is known of a pool, without any project."""
+    return explain.House(
+        pool=pool,
+        host=floor.host,
+        lease=lease,
+        slots=[slot for slot in floor.slots if slot.pool == pool.name],
+        holders=floor.holders,
+        project_open=0,
+        project_max=None,
+        now=now,
+        pools=floor.pools,
+        host_slots=floor.slots,
+        measured_at=floor.measured_at,
+        image=floor.images.get(pool.settings.template.image or ""),
+        seats=floor.seats,
     )
 
 
@@ -80,17 +99,4 @@ def in_flight(floor: Floor, now: int) -> Sequence[explain.Start]:
     pool = next(iter(floor.pools.values()), None)
     if pool is None:
         return []
-    house = explain.House(
-        pool=pool,
-        host=floor.host,
-        lease=None,
-        slots=(),
-        holders=floor.holders,
-        project_open=0,
-        project_max=None,
-        now=now,
-        pools=floor.pools,
-        host_slots=floor.slots,
-        seats=floor.seats,
-    )
-    return explain.starts(house)
+    return explain.starts(house_of(floor, pool, None, now))

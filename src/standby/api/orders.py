@@ -23,12 +23,12 @@ from standby.api.views import (
     time,
     wait_views,
 )
-from standby.api.waits import CONTENDERS_MOST, expected, house_of, last_start
+from standby.api.waits import CONTENDERS_MOST, expected, last_start
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
 from standby.core.model import Order, OrderState, Trigger, run_id
-from standby.starts import Floor, read_floor, read_waiters
+from standby.starts import Floor, house_of, read_floor, read_waiters
 from standby.store.contract import OrderFilter, Work
 from standby.world import World
 

@@ -12,11 +12,11 @@ from standby.core.crowd import Queue, Standing
 from standby.core.estimate import EXACT, Line, Wait
 from standby.core.explain import FORESEEN, Gate, House
 from standby.core.limits import concurrency_key
-from standby.core.model import Lease, Order, Pool, Project
+from standby.core.model import Order, Pool, Project
 from standby.core.outlook import Took
 from standby.core.rank import is_urgent
 from standby.core.telling import Known
-from standby.starts import Floor, read_floor
+from standby.starts import house_of, read_floor
 from standby.store.contract import Queued, StoreDown
 from standby.world import World
 
@@ -33,25 +33,6 @@ CONTENDERS_MOST: Final = 100
 Queues = Mapping[str, Queue]
 Expected = Wait | str | None
 """The wait; or why nobody can say how long it is; null for an order that does not wait for a place."""
-
-
-def house_of(floor: Floor, pool: Pool, lease: Lease | None, now: int) -> House:
-    """What is known of a pool, without any project."""
-    return House(
-        pool=pool,
-        host=floor.host,
-        lease=lease,
-        slots=[slot for slot in floor.slots if slot.pool == pool.name],
-        holders=floor.holders,
-        project_open=0,
-        project_max=None,
-        now=now,
-        pools=floor.pools,
-        host_slots=floor.slots,
-        measured_at=floor.measured_at,
-        image=floor.images.get(pool.settings.template.image or ""),
-        seats=floor.seats,
-    )
 
 
 async def expected(world: World, order: Order, gate: Gate | None, house: House | None) -> Expected:
