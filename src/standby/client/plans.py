@@ -25,7 +25,7 @@ from standby.client.answers import (
     Why,
 )
 from standby.client.errors import ConfigError
-from standby.client.talk import Call, Plan, ask, get, post, read, reply_to
+from standby.client.talk import Call, Plan, ask, get, post, read, reply_to, rows
 
 Params = list[tuple[str, str]]
 
@@ -67,37 +67,9 @@ class Which(TypedDict, total=False):
     ids: Sequence[str]
 
 
-class _Runs(Answer, frozen=True, kw_only=True):
-    runs: tuple[Run, ...]
-
-
 class _Events(Answer, frozen=True, kw_only=True):
     events: tuple[Event, ...]
     next: str | None = None
-
-
-class _Pools(Answer, frozen=True, kw_only=True):
-    pools: tuple[Pool, ...]
-
-
-class _Hosts(Answer, frozen=True, kw_only=True):
-    hosts: tuple[Host, ...]
-
-
-class _Slots(Answer, frozen=True, kw_only=True):
-    slots: tuple[Slot, ...]
-
-
-class _Checks(Answer, frozen=True, kw_only=True):
-    checks: tuple[Check, ...]
-
-
-class _Settings(Answer, frozen=True, kw_only=True):
-    settings: tuple[Setting, ...]
-
-
-class _Keys(Answer, frozen=True, kw_only=True):
-    keys: tuple[Key, ...]
 
 
 # orders
@@ -173,7 +145,7 @@ def why(order_id: str) -> Plan[Why]:
 
 def runs(order_id: str) -> Plan[tuple[Run, ...]]:
     """Its runs, oldest first."""
-    return (yield from ask(get("work-orders", order_id, "runs"), _Runs)).runs
+    return rows(get("work-orders", order_id, "runs"), "runs", Run)
 
 
 def order_events(order_id: str) -> Plan[tuple[Event, ...]]:
@@ -231,7 +203,7 @@ def why_body(reason: str | None) -> dict[str, str]:
 
 def pools() -> Plan[tuple[Pool, ...]]:
     """All pools."""
-    return (yield from ask(get("pools"), _Pools)).pools
+    return rows(get("pools"), "pools", Pool)
 
 
 def pool(name: str) -> Plan[Pool]:
@@ -252,7 +224,7 @@ def patch_pool(
 
 def hosts() -> Plan[tuple[Host, ...]]:
     """All hosts."""
-    return (yield from ask(get("hosts"), _Hosts)).hosts
+    return rows(get("hosts"), "hosts", Host)
 
 
 def host(name: str) -> Plan[Host]:
@@ -267,7 +239,7 @@ def starts(host: str) -> Plan[Starts]:
 
 def slots(*, pool: str | None = None, host: str | None = None) -> Plan[tuple[Slot, ...]]:
     """All slots, or those of a pool or a host."""
-    return (yield from ask(get("slots", params=given(pool=pool, host=host)), _Slots)).slots
+    return rows(get("slots", params=given(pool=pool, host=host)), "slots", Slot)
 
 
 def set_pool_mode(name: str, verb: str, reason: str | None = None, *, now: bool = False) -> Plan[Pool]:
@@ -295,17 +267,17 @@ def declare_dead(host: str, reason: str) -> Plan[Host]:
 
 def doctor() -> Plan[tuple[Check, ...]]:
     """What the server finds when it looks at itself."""
-    return (yield from ask(get("doctor"), _Checks)).checks
+    return rows(get("doctor"), "checks", Check)
 
 
 def config() -> Plan[tuple[Setting, ...]]:
     """Every setting of the server, and where its value comes from."""
-    return (yield from ask(get("config"), _Settings)).settings
+    return rows(get("config"), "settings", Setting)
 
 
 def keys() -> Plan[tuple[Key, ...]]:
     """All API keys by their names."""
-    return (yield from ask(get("keys"), _Keys)).keys
+    return rows(get("keys"), "keys", Key)
 
 
 def add_key(name: str) -> Plan[Key]:

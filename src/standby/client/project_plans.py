@@ -6,7 +6,7 @@ from typing import Any
 
 from standby.client.answers import Answer, Override
 from standby.client.plans import why_body
-from standby.client.talk import Plan, ask, get, post
+from standby.client.talk import Plan, ask, get, post, rows
 
 
 class Project(Answer, frozen=True, kw_only=True):
@@ -26,13 +26,9 @@ class Project(Answer, frozen=True, kw_only=True):
     overrides: Mapping[str, Override] = {}
 
 
-class _Projects(Answer, frozen=True, kw_only=True):
-    projects: tuple[Project, ...]
-
-
 def projects() -> Plan[tuple[Project, ...]]:
     """The projects of which somebody said something, and those with open runs."""
-    return (yield from ask(get("projects"), _Projects)).projects
+    return rows(get("projects"), "projects", Project)
 
 
 def project(name: str) -> Plan[Project]:

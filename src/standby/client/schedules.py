@@ -6,7 +6,7 @@ from typing import Any
 
 from standby.client.answers import Answer, Order
 from standby.client.plans import NewOrder, sent, why_body
-from standby.client.talk import Plan, ask, get, post
+from standby.client.talk import Plan, ask, get, post, rows
 
 
 class Tick(Answer, frozen=True, kw_only=True):
@@ -37,13 +37,9 @@ class Schedule(Answer, frozen=True, kw_only=True):
     ticks: tuple[Tick, ...] = ()
 
 
-class _Schedules(Answer, frozen=True, kw_only=True):
-    schedules: tuple[Schedule, ...]
-
-
 def schedules() -> Plan[tuple[Schedule, ...]]:
     """All schedules."""
-    return (yield from ask(get("schedules"), _Schedules)).schedules
+    return rows(get("schedules"), "schedules", Schedule)
 
 
 def schedule(name: str) -> Plan[Schedule]:

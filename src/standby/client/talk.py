@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from standby.client.errors import ServerRefused, ServerUnreachable
 
@@ -104,6 +105,13 @@ def encode(body: Mapping[str, Any]) -> bytes:
 def ask(call: Call, kind: type[T]) -> Plan[T]:
     """The answer as a value; a safe call is repeated a few times, when the server asks for it after that time."""
     return read(kind, (yield from reply_to(call)))
+
+
+def rows(call: Call, name: str, kind: type[T]) -> Plan[tuple[T, ...]]:
+    """What the answer lists under a name."""
+    reply = yield from reply_to(call)
+    listed = read(dict[str, msgspec.Raw], reply).get(name, b"")
+    return read(tuple[kind, ...], replace(reply, body=bytes(listed)))  # type: ignore[valid-type]
 
 
 def reply_to(call: Call) -> Plan[Reply]:
