@@ -25,6 +25,7 @@ TEN_YEARS_S: Final = 10 * 366 * 86_400
 TIME_MAX_MS: Final = 253_402_300_799_999
 BULK_MOST: Final = 1_000
 RESULT_MAX: Final = 65_536
+_parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 def _no_nul(text: str) -> str:
@@ -290,29 +291,13 @@ class ErrorBody(Body):
     retryable: bool | None = None
 
 
-class ResultBody(Body):
+class ResultBody(BeatBody):
     """How a run ended: well unless its exit code or an error says something else."""
 
-    run_id: ShortText | None = None
-    """Needed with a boot token."""
-    progress: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
-    text: ReasonText | None = None
     exit_code: Annotated[int, Field(ge=0, le=255)] | None = None
     error: ErrorBody | None = None
     result: Json = None
     """At most 64 KB."""
-
-
-class _Payload(msgspec.Struct, frozen=True):
-    payload: msgspec.Raw = msgspec.Raw(b"null")
-
-
-class _Scheduled(msgspec.Struct, frozen=True):
-    order: msgspec.Raw = msgspec.Raw(b"{}")
-
-
-class _Result(msgspec.Struct, frozen=True):
-    result: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -371,10 +356,7 @@ def _need_json(request: Request) -> None:
 
 def result_text(raw: bytes) -> str | None:
     """The result exactly as it was sent, null for none; 413 when it is too large to be kept."""
-    try:
-        text = bytes(msgspec.json.decode(raw, type=_Result).result).decode()
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", "result") from None
+    text = _part(raw, "result", "result")
     if len(text) > RESULT_MAX:
         text = f"the result is larger than {RESULT_MAX >> 10} KB"
         raise Problem(413, "result_too_large", text, "keep it elsewhere and say where")
@@ -383,15 +365,17 @@ def result_text(raw: bytes) -> str | None:
 
 def scheduled_payload(raw: bytes) -> str:
     """The payload of a schedule's order, exactly as it was sent."""
-    try:
-        return payload_text(bytes(msgspec.json.decode(raw, type=_Scheduled).order))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", "payload") from None
+    return payload_text(_part(raw, "order", "payload").encode())
 
 
 def payload_text(raw: bytes) -> str:
     """The payload exactly as it was sent."""
+    return _part(raw, "payload", "payload")
+
+
+def _part(raw: bytes, name: str, field: str) -> str:
+    """A part of a body exactly as it was sent, null where it was left out; `field` is what a problem is about."""
     try:
-        return bytes(msgspec.json.decode(raw, type=_Payload).payload).decode()
+        return bytes(_parts(raw).get(name, b"null")).decode()
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", "payload") from None
+        raise invalid("the body is not valid JSON", "NaN and Infinity are not JSON", field) from None
