@@ -393,6 +393,12 @@ def test_any_file_is_used_or_refused_in_words(tmp_path: Path, text: str | bytes)
         assert str(file) in str(made)
 
 
+@pytest.mark.parametrize(("key", "what"), [("directory", "a directory"), ("token_file", "a file")])
+def test_a_path_below_the_home_of_nobody_is_refused_in_words(key: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=f"hosts.x.{key}: there is no such user; write the path of {what}"):
+        Config.of(hosts={"x": {key: "~nobody-of-this-name/here"}})
+
+
 def test_what_a_pool_says_of_its_slots_is_their_template() -> None:
     config = Config.of(
         hosts={"local": {}},

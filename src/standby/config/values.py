@@ -86,19 +86,18 @@ _reset = _one_of(Reset)
 _warmth = _one_of(Warmth)
 
 
-def _path(value: Any) -> Any:
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise ValueError("write the path of a directory")
-    try:
-        return Path(value).expanduser().absolute()
-    except RuntimeError:
-        raise ValueError("there is no such user; write the path of a directory") from None
+def _path(what: str) -> BeforeValidator:
+    """An absolute path of what is meant."""
 
+    def read(value: Any) -> Any:
+        if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
+            raise ValueError(f"write the path of {what}")
+        try:
+            return Path(value).expanduser().absolute()
+        except RuntimeError:
+            raise ValueError(f"there is no such user; write the path of {what}") from None
 
-def _file(value: Any) -> Any:
-    if not isinstance(value, str | Path) or not str(value) or "\0" in str(value):
-        raise ValueError("write the path of a file")
-    return Path(value).expanduser().absolute()
+    return BeforeValidator(read)
 
 
 def _like(pattern: str, text: str) -> BeforeValidator:
@@ -122,8 +121,8 @@ Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Megabytes = Annotated[int, Field(ge=0, le=_MEMORY_MAX_MB)]
 MegabytesOrNone = Annotated[int | None, Field(ge=0, le=_MEMORY_MAX_MB), BeforeValidator(_or_none)]
 Reasons = Annotated[list[Annotated[Reason, BeforeValidator(_reason)]], Field(max_length=len(Reason))]
-Directory = Annotated[Path, BeforeValidator(_path)]
-FilePath = Annotated[Path, BeforeValidator(_file)]
+Directory = Annotated[Path, _path("a directory")]
+FilePath = Annotated[Path, _path("a file")]
 HttpUrlOrNone = Annotated[
     str | None, _like(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", "write https://host without a password")
 ]
