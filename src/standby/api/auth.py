@@ -2,7 +2,6 @@
 
 import hashlib
 import hmac
-import ipaddress
 import os
 import secrets
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from standby.api.problems import Problem, store_down
+from standby.config.values import is_loopback
 from standby.store.contract import Key, Store, StoreDown
 from standby.world import World
 
@@ -153,7 +153,7 @@ def _refuse_foreign(headers: Headers) -> None:
     """Without keys only this machine may ask, and no web page of somebody else in this machine's browser."""
     host, origin = headers.get("host", ""), headers.get("origin")
     try:
-        ours = _is_loopback(urlsplit(f"//{host}").hostname) and (origin is None or urlsplit(origin).netloc == host)
+        ours = is_loopback(urlsplit(f"//{host}").hostname or "") and (origin is None or urlsplit(origin).netloc == host)
     except ValueError:  # "http://[" is nobody's address
         ours = False
     if not ours:
@@ -163,12 +163,3 @@ def _refuse_foreign(headers: Headers) -> None:
             "without keys only pages of this server itself may ask",
             "set auth = true and use a key",
         )
-
-
-def _is_loopback(name: str | None) -> bool:
-    if name is None or name == "localhost":
-        return name is not None
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
