@@ -73,7 +73,9 @@ async def override_project(request: Request, world: WorldNeed, actor: ActorNeed,
             key: Override(value=value, actor=actor, at=cause.at, reason=body.reason) for key, value in given.items()
         }
         was = next((project for project in await world.store.projects() if project.name == name), None)
-        change = places.override_project(cause, was, configured(world, name), {**wanted, **dict.fromkeys(body.unset)})
+        change = places.override_project(
+            cause, was, world.config.project(name), {**wanted, **dict.fromkeys(body.unset)}
+        )
         if change is None or (await world.store.save([change]))[0].saved:
             world.shared.forget(("queues",))
             return answer(await _project_view(world, name))
@@ -97,12 +99,6 @@ async def drain_project(request: Request, world: WorldNeed, actor: ActorNeed, na
     """None of its orders is started any more; with `now` what runs is stopped, and runs again once it is resumed if its
     policy allows."""
     return await _set_project(request, world, actor, name, Mode.DRAINING)
-
-
-def configured(world: World, name: str) -> Project:
-    """What the configuration says of a project."""
-    said = world.config.project(name)
-    return Project(name=name, running_max=said.running_max, weight=said.weight, queue_max=said.queue_max)
 
 
 async def _set_project(request: Request, world: World, actor: str, name: str, mode: Mode) -> Response:

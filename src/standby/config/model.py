@@ -33,7 +33,7 @@ from standby.config.values import (
     _warmth,
     shown_url,
 )
-from standby.core.model import PoolSettings, Reason, Reset, Retry, Template, Warmth
+from standby.core.model import PoolSettings, Project, Reason, Reset, Retry, Template, Warmth
 
 ENV_ALLOW: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "USER", "LOGNAME", "SHELL")
 MEMORY_SHARE: Final = 0.8
@@ -379,9 +379,10 @@ class Config(_Section):
         """Where a process host keeps its journal and output."""
         return self.hosts[name].directory or self.state_dir / "hosts" / name
 
-    def project(self, name: str) -> ProjectConfig:
+    def project(self, name: str) -> Project:
         """What is said of a project; of most nothing is."""
-        return self.projects.get(name, _PLAIN)
+        said = self.projects.get(name, _PLAIN)
+        return Project(name=name, running_max=said.running_max, weight=said.weight, queue_max=said.queue_max)
 
 
 RETRY_KEYS: Final = {

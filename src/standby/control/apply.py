@@ -3,7 +3,7 @@
 from standby.config import Config, HostConfig
 from standby.core import lifecycle, places
 from standby.core.errors import ConfigError, StandbyError
-from standby.core.model import Change, Pool, PressureLimits, Project, Trigger
+from standby.core.model import Change, Pool, PressureLimits, Trigger
 from standby.world import World
 
 TRIES = 5
@@ -67,9 +67,5 @@ async def _differences(world: World) -> list[Change]:
         await _check_move(world, pools.get(name), config.pool_host(name))
         settings = config.pool_settings(name)
         changes.append(places.apply_pool(cause(), pools.get(name), name, config.pool_host(name), settings))
-    for name, project in config.projects.items():
-        configured = Project(
-            name=name, running_max=project.running_max, weight=project.weight, queue_max=project.queue_max
-        )
-        changes.append(places.apply_project(cause(), projects.get(name), configured))
+    changes += [places.apply_project(cause(), projects.get(name), config.project(name)) for name in config.projects]
     return [change for change in changes if change is not None]
