@@ -315,7 +315,7 @@ class PostgresStore(Sweeps):
         told = [("select pg_notify($1, $2)", CHANNEL, report_text(report.run_id))] if news and self.hints.on else []
         (kept,) = await self.transact((sweep.PUT_REPORT, *astuple(report)), *told)
         self.reported(report, news=news)
-        return rows.report(kept)
+        return rows.value(Report, kept)
 
     async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
         """Run the steps in one transaction, with the writers' lock held when asked for; the rows of the first one."""

@@ -165,7 +165,7 @@ class Sweeps(Reads):
         """Keep what a worker says of its run; news are told to whoever leads."""
         (kept,) = await self.transact((PUT_REPORT, *astuple(report)))
         self.reported(report, news=news)
-        return rows.report(kept)
+        return rows.value(Report, kept)
 
     def reported(self, report: Report, *, news: bool) -> None:
         """Tell this process."""
