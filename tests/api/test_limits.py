@@ -158,6 +158,15 @@ async def test_a_projects_limits_and_weight_can_be_set_and_given_back(tmp_path: 
         assert (await home.get("/projects/nobody")).status_code == 404
 
 
+async def test_there_is_nothing_to_unset_of_a_project_that_nobody_ever_used_and_that_answer_is_described(
+    home: House,
+) -> None:
+    answer = await _patch(home, "/projects/nobodys", {"unset": ["weight"]})
+    assert answer.status_code == 404, answer.text
+    described = (await home.http.get("/api/v1/openapi.json")).json()
+    assert "404" in described["paths"]["/api/v1/projects/{name}"]["patch"]["responses"]
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

@@ -103,7 +103,7 @@ SAYS: Final[Mapping[str, Says]] = {
     "show_pool": _tagged(pool_views.PoolView, 404),
     "override_pool": _acts(pool_views.PoolView, wire.PatchPoolBody, 404, 409, needed=True),
     "reset_breaker": _acts(pool_views.PoolView, wire.ReasonBody, 404, 409),
-    "override_project": _acts(projects.ProjectView, wire.PatchProjectBody, 409, needed=True),
+    "override_project": _acts(projects.ProjectView, wire.PatchProjectBody, 404, 409, needed=True),
     "list_slots": _tagged(places.SlotsView),
     "list_hosts": _tagged(places.HostsView),
     "show_host": _tagged(places.FullHostView, 404),
