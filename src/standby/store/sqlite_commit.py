@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Final, cast
+from typing import Any, Final, cast
 
 import apsw
 from msgspec.json import encode
@@ -46,10 +46,10 @@ where id = ?1
 USE_SLOT: Final = """
 update slots set version = version + 1, state = ?2, state_since = ?3, uses = uses + 1, last_used_at = ?4 where name = ?1
 """
-ORDER_VERSIONS: Final = "select id, version from orders where id in (select value from json_each(?))"
-FULL_KEYS: Final = """
-select id, 1 from orders o where id in (select value from json_each(?)) and concurrency_key is not null and exists (
+ORDER_VERSIONS: Final = """
+select id, version, slot is null and concurrency_key is not null and exists (
     select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key and k.slot is not null)
+from orders o where id in (select value from json_each(?)) -- who they are, and whether another has their key
 """
 SLOT_VERSIONS: Final = "select name, version from slots where name in (select value from json_each(?))"
 FREE_SLOTS: Final = """
@@ -143,21 +143,20 @@ class Moves:
 
     def __init__(self, cursor: apsw.Cursor, batch: Sequence[Entry]) -> None:
         self._cursor = cursor
-        self._orders = self._read(ORDER_VERSIONS, [one.order.id for one in batch if one.order is not None])
-        claims = [(one.change.guards.slot_free, one.order) for one in batch if one.hot is Hot.CLAIM]
-        self._free = self._read(FREE_SLOTS, [slot for slot, _ in claims])
-        keyed = [order.id for _, order in claims if order is not None and order.concurrency_key is not None]
-        self._full = self._read(FULL_KEYS, keyed)
-        self._held = self._read(SLOT_VERSIONS, [one.slot.name for one in batch if one.slot is not None])
+        found = self._read(ORDER_VERSIONS, [one.order.id for one in batch if one.order is not None])
+        self._orders = {row[0]: row[1] for row in found}
+        self._full = {row[0] for row in found if row[2]}
+        claimed = [one.change.guards.slot_free for one in batch if one.hot is Hot.CLAIM]
+        self._free = dict(self._read(FREE_SLOTS, claimed))
+        self._held = dict(self._read(SLOT_VERSIONS, [one.slot.name for one in batch if one.slot is not None]))
         self._claims: list[tuple[Value, ...]] = []
         self._readies: list[tuple[Value, ...]] = []
         self._ends: list[tuple[Value, ...]] = []
         self._uses: list[tuple[Value, ...]] = []
         self._runs: list[tuple[Value, ...]] = []
 
-    def _read(self, sql: str, keys: Sequence[str | None]) -> dict[Value, Value]:
-        found = self._cursor.execute(sql, (encode(keys).decode(),)).fetchall() if keys else []
-        return {row[0]: row[1] for row in found}
+    def _read(self, sql: str, keys: Sequence[str | None]) -> list[Any]:
+        return self._cursor.execute(sql, (encode(keys).decode(),)).fetchall() if keys else []
 
     def as_it_was(self, one: Entry) -> bool:
         """Whether the rows have the versions on which this was decided, and the claimed slot is free."""
@@ -271,9 +270,10 @@ class Batch:
             return Verdict(Answer.DUPLICATE, order_id=first)
         if self._guard_broken(one) or self._stale(one):
             return CONFLICT
-        named = encode([one.change.subject]).decode()
-        full = guards.project_limit and (not self._has_room(one) or self._get(FULL_KEYS, named) is not None)
-        return FULL if full else None
+        if not guards.project_limit:
+            return None
+        found = self._cursor.execute(ORDER_VERSIONS, (encode([one.change.subject]).decode(),)).fetchall()
+        return FULL if not self._has_room(one) or any(row[2] for row in found) else None
 
     def _epoch(self, host: str) -> int | None:
         if host not in self._epochs:
