@@ -112,6 +112,20 @@ def test_the_rules_reach_the_change() -> None:
     assert seat is not None and seat.slot is not None and seat.slot.state is SlotState.IDLE
 
 
+def test_a_place_that_serves_again_as_it_is_does_so_unless_the_end_of_its_run_was_forced() -> None:
+    rules = judge.Rules(window_ms=2_000, lag_ms=1_000, seats=False, stays=frozenset({"default"}), chance=0.5)
+
+    def left(run: judge.Open, at: int = NOW) -> SlotState:
+        change = judge.judge(cause(at=at), run, _look(Seen.STOPPED), rules)
+        assert change is not None and change.slot is not None
+        return change.slot.state
+
+    asked = _run(S.STOPPING, deadline=NOW)
+    assert left(_run(S.RUNNING)) is left(_run(S.RUNNING, deadline=NOW - 1)) is SlotState.IDLE
+    assert left(asked, NOW - 1) is left(_run(S.STOPPING, deadline=None)) is SlotState.IDLE
+    assert left(asked, NOW) is left(asked, NOW + 1) is SlotState.CLEANING
+
+
 def test_a_run_that_is_not_ready_in_time_is_stopped_as_a_failed_start() -> None:
     change = judge.overdue(cause(at=NOW + 60_000), _run(S.PREPARING))
     assert change is not None and change.order is not None and change.order.stop_reason is Reason.START_FAILED

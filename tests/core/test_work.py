@@ -161,6 +161,16 @@ def test_whoever_has_not_the_run_is_told_to_exit() -> None:
     assert work.word(replace(mine, attempt=2), "order-1-1", "b-1", fenced=False) is Word.EXIT
 
 
+def test_a_run_that_speaks_for_itself_is_noted_once_and_not_after_its_end() -> None:
+    for state in (S.PREPARING, S.RUNNING):
+        change = work.speaks(cause(), order(state, boot=None))
+        assert change is not None and change.order is not None
+        assert (change.kind, change.order.boot) == (EventKind.ORDER_BOUND, work.ITSELF)
+        assert work.speaks(cause(), order(state, boot=work.ITSELF)) is None
+    for state in (S.STOPPING, S.COMPLETED, S.PENDING):
+        assert work.speaks(cause(), order(state, boot=None)) is None
+
+
 # what is seen
 
 
