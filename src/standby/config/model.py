@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, SecretStr
 
 from standby import machine
 from standby.config.values import (
@@ -24,12 +24,12 @@ from standby.config.values import (
     Mount,
     Name,
     Percent,
+    ProcessorsOrNone,
     Reasons,
     Share,
     UuidOrNone,
     _or_none,
     _reset,
-    _thousandths,
     _warmth,
     shown_url,
 )
@@ -71,12 +71,7 @@ class HostConfig(_Section):
     memory_mb: MegabytesOrNone = None
     """Budget for everything on it. Not set: 80 % of this machine's memory (or of the control group that confines the
     server) for processes, 80 % of this machine's for Docker at `unix://`, unlimited for others. `"none"`: unlimited."""
-    cpus: Annotated[
-        float | None,
-        Field(ge=0.001, le=100_000, allow_inf_nan=False),
-        BeforeValidator(_or_none),
-        AfterValidator(_thousandths),
-    ] = None
+    cpus: ProcessorsOrNone = None
     """Budget of processors for everything on it, counted by the `cpus` of its orders and pools. Not set: no limit."""
     pressure_warning: Share = 0.80
     """From this share of used memory on, `starts_max` is halved (1 where there is none) and starts are 2 s apart."""
@@ -162,12 +157,7 @@ class PoolConfig(_Section):
     """When a container is ready: it runs, its health check says so, or its worker does."""
     silence_ms: LengthOrNone = Field(None, alias="silence")
     """Its workers end themselves so long after their last answered heartbeat. `"none"`: their silence means nothing."""
-    cpus: Annotated[
-        float | None,
-        Field(ge=0.001, le=10_000, allow_inf_nan=False),
-        BeforeValidator(_or_none),
-        AfterValidator(_thousandths),
-    ] = None
+    cpus: ProcessorsOrNone = None
     """Processors counted for each open run whose order asks for none, against the host's `cpus`; containers are held
     to it."""
     pids_max: CountOrNone = None

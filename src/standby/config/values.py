@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from pydantic import BeforeValidator, Field, StringConstraints
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints
 
 from standby.core.model import NEVER_RETRIED, Reason, Reset, Warmth
 
@@ -119,6 +119,12 @@ DaysOrNone = Annotated[float | None, Field(ge=0, le=36_600, allow_inf_nan=False)
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Percent = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
 Megabytes = Annotated[int, Field(ge=0, le=_MEMORY_MAX_MB)]
+ProcessorsOrNone = Annotated[
+    float | None,
+    Field(ge=0.001, le=100_000, allow_inf_nan=False),
+    BeforeValidator(_or_none),
+    AfterValidator(_thousandths),
+]
 MegabytesOrNone = Annotated[int | None, Field(ge=0, le=_MEMORY_MAX_MB), BeforeValidator(_or_none)]
 Reasons = Annotated[list[Annotated[Reason, BeforeValidator(_reason)]], Field(max_length=len(Reason))]
 Directory = Annotated[Path, _path("a directory")]

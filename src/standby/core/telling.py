@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from standby.core.estimate import Lengths, measured
+from standby.core.estimate import Lengths
 
 ENOUGH: Final = 10
 """Of a value with fewer runs nobody can tell; those count with all that have no such value, or with the whole pool."""
@@ -62,8 +62,6 @@ def by_label(runs: Sequence[Ran]) -> ByLabel | None:
         for place, (_, labels) in enumerate(runs):
             value = labels.get(name)
             kinds.setdefault(value if counts[value] >= ENOUGH else None, []).append(place)
-        if len(runs) == len(kinds):
-            continue
         # by how many could differ freely: many small kinds always look alike inside
         left = sum(_spread([logs[place] for place in kind]) for kind in kinds.values()) / (len(runs) - len(kinds))
         if left < least:
@@ -71,8 +69,9 @@ def by_label(runs: Sequence[Ran]) -> ByLabel | None:
     if best is None:
         return None
     known = {value: kind for value, kind in best[1].items() if len(kind) >= ENOUGH}
-    found = {value: measured([runs[place][0] for place in kind]) for value, kind in known.items()}
-    return ByLabel(best[0], {value: lengths for value, lengths in found.items() if lengths is not None})
+    return ByLabel(
+        best[0], {value: Lengths(sorted(runs[place][0] for place in kind), len(kind)) for value, kind in known.items()}
+    )
 
 
 def _spread(values: Sequence[float]) -> float:
