@@ -1,6 +1,6 @@
 """Env values at rest: sealed with a key that is not in the database."""
 
-import base64
+import hashlib
 import hmac
 import os
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Seal:
             raise StandbyError("the seal key must be 32 bytes (64 hexadecimal digits)")
         self._cipher = AESGCM(key)
         self._key = key
-        self._token_key = hmac.digest(key, b"tokens of workers", "sha256")
+        self._tokens = hashlib.blake2b(key=hmac.digest(key, b"tokens of workers", "sha256"), digest_size=32)
 
     def close(self, order_id: str, env: Mapping[str, str]) -> bytes | None:
         """The sealed values, or null for none."""
@@ -53,8 +53,9 @@ class Seal:
         return f"run.{run_id}.{self._mac('run', run_id)}"
 
     def _mac(self, *parts: str) -> str:
-        made = hmac.digest(self._token_key, "\0".join(parts).encode(), "sha256")
-        return base64.urlsafe_b64encode(made).decode().rstrip("=")
+        made = self._tokens.copy()  # every start has one: with its key set up already this is a fifth of an HMAC
+        made.update("\0".join(parts).encode())
+        return made.hexdigest()
 
     def open(self, order_id: str, sealed: bytes | None) -> dict[str, str]:
         """The values, or nothing when there were none."""

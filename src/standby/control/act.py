@@ -135,7 +135,7 @@ class Hands:
         if slot in self._calls:
             call.close()
             return False
-        self._calls[slot] = asyncio.ensure_future(self._guarded(slot, call)), self._clock.monotonic(), limit_s
+        self._calls[slot] = asyncio.create_task(self._guarded(slot, call)), self._clock.monotonic(), limit_s
         return True
 
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:

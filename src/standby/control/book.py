@@ -156,7 +156,7 @@ class Book:
         claimed by the same commit."""
         changes, self._sent = self._sent, []
         if changes:
-            task = asyncio.ensure_future(self._post(self.mirror, changes, then))
+            task = asyncio.create_task(self._post(self.mirror, changes, then))
             self._under_way.add(task)
             task.add_done_callback(self._under_way.discard)
 

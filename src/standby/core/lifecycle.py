@@ -174,13 +174,17 @@ def claim(
         "state": S.PREPARING,
         "state_since": cause.at,
         "attempt": order.attempt + 1,
-        **_emptied(order, ("rank", "queue_due", "deploy_since")),
+        "rank": None,
         "slot": slot.name,
         "incarnation": slot.incarnation,
         "commanded_at": cause.at,
         "command_until": cause.at + window_ms,
         "deadline": cause.at + spec.start_timeout_ms,
     }
+    if order.queue_due is not None:
+        columns["queue_due"] = None
+    if order.deploy_since is not None:
+        columns["deploy_since"] = None
     if slot.boot is not None:
         columns["boot"] = slot.boot
     guards = Guards(
