@@ -9,7 +9,7 @@ import random
 import statistics
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from math import erf, exp, log, sqrt
 from typing import Final
 
@@ -31,6 +31,8 @@ EVERY: Final = 10
 """Of so many orders one is asked for its estimate."""
 ROUNDS: Final = 3
 
+End = tuple[int, int, int | None]
+"""When a run ends, a number that nothing else has, and its key."""
 Draw = Callable[[random.Random, int], int]
 """The length of a run that takes longer than so much."""
 
@@ -52,6 +54,8 @@ class Kind(Struct, frozen=True):
     mean_ms: float
     label: str = ""
     share: float = 1.0
+    keys: int = 0
+    """So many concurrency keys these orders have, one each."""
 
     @property
     def labels(self) -> telling.Labels:
@@ -71,13 +75,21 @@ class Workload(Struct, frozen=True, kw_only=True):
     def mean_ms(self) -> float:
         return sum(kind.share * kind.mean_ms for kind in self.kinds)
 
-    def kind(self, chance: random.Random) -> Kind:
-        """Of the next order."""
-        return chance.choices(self.kinds, [kind.share for kind in self.kinds])[0] if self.kinds[1:] else self.kinds[0]
+    def order(self, chance: random.Random) -> "Wanted":
+        """The next one."""
+        kind = chance.choices(self.kinds, [kind.share for kind in self.kinds])[0] if self.kinds[1:] else self.kinds[0]
+        return Wanted(kind, chance.randrange(kind.keys) if kind.keys else None)
 
     def gap_ms(self, sender: Sender, chance: random.Random) -> int:
         """Until it sends again."""
         return round(chance.expovariate(self.slots * sender.load / self.mean_ms / sender.burst))
+
+
+class Wanted(Struct, frozen=True):
+    """An order."""
+
+    kind: Kind
+    key: int | None = None
 
 
 class Told(Struct, frozen=True):
@@ -103,7 +115,7 @@ def constant(length_ms: int) -> Kind:
     return Kind(lambda chance, beyond: max(length_ms, beyond), length_ms)
 
 
-def log_normal(median_ms: int, sigma: float, label: str = "", share: float = 1.0) -> Kind:
+def log_normal(median_ms: int, sigma: float, label: str = "", share: float = 1.0, keys: int = 0) -> Kind:
     """Drawn by the inverse of its distribution, above what has passed."""
     normal = statistics.NormalDist()
 
@@ -112,7 +124,7 @@ def log_normal(median_ms: int, sigma: float, label: str = "", share: float = 1.0
         share = min(1 - 1e-12, max(1e-12, below + chance.random() * (1 - below)))
         return max(beyond, round(median_ms * exp(sigma * normal.inv_cdf(share))))
 
-    return Kind(draw, median_ms * exp(sigma**2 / 2), label, share)
+    return Kind(draw, median_ms * exp(sigma**2 / 2), label, share, keys)
 
 
 def either(short: Kind, long: Kind, long_share: float) -> Kind:
@@ -150,18 +162,26 @@ WORKLOADS: Final = (
         slots=6,
         kinds=[log_normal(5_000, 0.4, "short", 0.8), log_normal(90_000, 0.4, "long", 0.2)],
     ),
+    Workload(
+        name="keys",
+        pool="one",
+        slots=6,
+        kinds=[log_normal(20_000, 0.5, share=0.5), log_normal(20_000, 0.5, share=0.5, keys=3)],
+        senders=(Sender(burst=30, load=0.85),),
+    ),
 )
 
 
 class Queue:
-    """One pool under a virtual clock: projects take turns, each first come, first served."""
+    """One pool under a virtual clock: projects take turns, each first come, first served but for those who wait for
+    their keys."""
 
     def __init__(self, slots: int) -> None:
         self.slots = slots
-        self.opened: list[tuple[int, int, int, str, Kind]] = []
-        """(ends at, began at, number, project, kind), the next to end first."""
-        self.waiting: dict[str, deque[tuple[int, int, Kind]]] = {}
-        """Project -> (number, length, kind) of those who wait."""
+        self.opened: list[tuple[int, int, int, str, Wanted]] = []
+        """(ends at, began at, number, project, order), the next to end first."""
+        self.waiting: dict[str, list[tuple[int, int, Wanted]]] = {}
+        """Project -> (number, length, order) of those who wait."""
         self.at, self.passes = 0, Counter[str]()
         self.ran: deque[telling.Ran] = deque(maxlen=REMEMBERED)
         self.ends: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)
@@ -170,14 +190,14 @@ class Queue:
     def until(self, now: int) -> None:
         """Let everything happen that happens before this moment."""
         while self.opened and self.opened[0][0] <= now:
-            ended, began, _, project, kind = heapq.heappop(self.opened)
-            self.ran.append((ended - began, kind.labels))
+            ended, began, _, project, order = heapq.heappop(self.opened)
+            self.ran.append((ended - began, order.kind.labels))
             self.ends.append((ended, project))
-            if any(self.waiting.values()):
-                self._begin_next(ended)
+            while len(self.opened) < self.slots and self._begin_next(ended):
+                pass
 
-    def submit(self, number: int, length: int, kind: Kind, project: str, now: int) -> None:
-        self.waiting.setdefault(project, deque()).append((number, length, kind))
+    def submit(self, number: int, length: int, order: Wanted, project: str, now: int) -> None:
+        self.waiting.setdefault(project, []).append((number, length, order))
         if len(self.opened) < self.slots:
             self._begin_next(now)
 
@@ -185,14 +205,39 @@ class Queue:
         """When it is this project's turn."""
         return max(self.at, self.passes[project])
 
-    def _begin_next(self, now: int) -> None:
-        """The next of those who wait begins."""
-        lanes = [(self.turn(project), lane[0][0], project) for project, lane in self.waiting.items() if lane]
-        self.at, number, project = min(lanes)
+    def held(self) -> dict[int, int]:
+        """The keys that runs have, and since when."""
+        return {order.key: began for _, began, _, _, order in self.opened if order.key is not None}
+
+    def keyed(self, project: str, now: int) -> list[crowd.Keyed]:
+        """Those of a project who wait for keys."""
+        wanted, held = Counter(order.key for *_, order in self.waiting.get(project, ())), self.held()
+        return [
+            crowd.Keyed(count - (key not in held), now - held.get(key, now))
+            for key, count in wanted.items()
+            if key is not None and (count > 1 or key in held)
+        ]
+
+    def _begin_next(self, now: int) -> bool:
+        """The next of those who wait begins, if one may."""
+        held, lanes = self.held(), []
+        for project, lane in self.waiting.items():
+            first = _first([order for *_, order in lane], held)
+            if first is not None:
+                lanes.append((self.turn(project), lane[first][0], project, first))
+        if not lanes:
+            return False
+        self.at, number, project, first = min(lanes)
         self.passes[project] = self.at + 1
-        _, length, kind = self.waiting[project].popleft()
+        _, length, order = self.waiting[project].pop(first)
         self.began[number] = now
-        heapq.heappush(self.opened, (now + length, now, number, project, kind))
+        heapq.heappush(self.opened, (now + length, now, number, project, order))
+        return True
+
+
+def _first(orders: Sequence[Wanted], held: Container[int | None]) -> int | None:
+    """The place of the first one that need not wait for its key."""
+    return next((place for place, order in enumerate(orders) if order.key not in held), None)
 
 
 def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
@@ -209,13 +254,12 @@ def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
         sender = work.senders[nth]
         queue.until(now)
         for _ in range(sender.burst):
-            number, ask = len(submitted), Asked(work, truth, queue, sender.project, now)
-            asks = number < orders and number % EVERY == 0 and len(queue.opened) == work.slots
+            number, ask, order = len(submitted), Asked(work, truth, queue, sender.project, now), work.order(chance)
+            asks = number < orders and number % EVERY == 0 and len(queue.opened) == work.slots and order.key is None
             if asks and (wait := _ours(ask)) is not None:
                 said[number] = (wait, _oracle(ask, guess), ask.position * THUMB_MS)
             submitted.append(now)
-            kind = work.kind(chance)
-            queue.submit(number, kind.draw(chance, 0), kind, sender.project, now)
+            queue.submit(number, order.kind.draw(chance, 0), order, sender.project, now)
         heapq.heappush(next_, (now + work.gap_ms(sender, chance), nth))
     return (Told(queue.began[number] - submitted[number], *each) for number, each in said.items())
 
@@ -240,15 +284,17 @@ def _ours(ask: Asked) -> estimate.Wait | None:
     if lengths is None:
         return None
     by = telling.by_label(queue.ran)
-    kinds = [lengths if by is None else by.of(kind.labels, lengths) for *_, kind in queue.opened]
+    kinds = [lengths if by is None else by.of(order.kind.labels, lengths) for *_, order in queue.opened]
     free = [kind.left(now - each[1], nth) for nth, (kind, each) in enumerate(zip(kinds, queue.opened, strict=True))]
     free += [estimate.NOW] * (queue.slots - len(free))
     rates, waiting = crowd.rates(list(queue.ends), now), queue.waiting
     queues = {
-        project: crowd.Queue(len(waiting.get(project, ())), rate=rates.get(project, 0.0))
+        project: crowd.Queue(
+            len(waiting.get(project, ())), rate=rates.get(project, 0.0), keyed=queue.keyed(project, now)
+        )
         for project in {*waiting, *rates}
     }
-    ahead = [] if by is None else [by.of(kind.labels, lengths) for *_, kind in waiting.get(ask.project, ())]
+    ahead = [] if by is None else [by.of(order.kind.labels, lengths) for *_, order in waiting.get(ask.project, ())]
     line = estimate.Line(free, queue.slots, lengths, ahead=ahead)
     return crowd.wait(line, queues, crowd.Standing(ask.project, ask.position))
 
@@ -264,33 +310,41 @@ def _oracle(ask: Asked, chance: random.Random) -> float:
         return truth[first + int(chance.random() * (len(truth) - first))]
 
     def path() -> int:
-        opened = [(kind, ask.now - began) for _, began, *_, kind in ask.queue.opened]
-        return _path(ask, [longer(*each) - each[1] for each in opened], lambda kind: longer(kind, 0), chance)
+        opened = [(order, ask.now - began) for _, began, *_, order in ask.queue.opened]
+        ends = [(longer(order.kind, taken) - taken, nth, order.key) for nth, (order, taken) in enumerate(opened)]
+        return _path(ask, ends, lambda kind: longer(kind, 0), chance)
 
     return statistics.median(path() for _ in range(ORACLE_PATHS))
 
 
-def _path(ask: Asked, free: list[int], drawn: Callable[[Kind], int], chance: random.Random) -> int:
+def _path(ask: Asked, ends: list[End], drawn: Callable[[Kind], int], chance: random.Random) -> int:
     """One way in which it may come: others send more, and lanes take turns until it is served."""
     work, queue, mine = ask.work, ask.queue, ask.project
     others = [sender for sender in work.senders if sender.project != mine]
-    ready = {name: deque(kind for *_, kind in queue.waiting.get(name, ())) for name in {mine, *queue.waiting}}
-    ready[mine].append(work.kinds[0])
+    ready = {name: [order for *_, order in queue.waiting.get(name, ())] for name in {mine, *queue.waiting}}
+    asked = Wanted(work.kinds[0])
+    ready[mine].append(asked)
     comes = {sender.project: work.gap_ms(sender, chance) for sender in others}
     at, turns = queue.at, {sender.project: queue.passes[sender.project] for sender in work.senders}
-    heapq.heapify(free)
+    heapq.heapify(ends)
     while True:
+        now, _, _ = heapq.heappop(ends)
         for sender in others:
-            while comes[sender.project] <= free[0]:
-                ready.setdefault(sender.project, deque()).extend(work.kind(chance) for _ in range(sender.burst))
+            while comes[sender.project] <= now:
+                ready.setdefault(sender.project, []).extend(work.order(chance) for _ in range(sender.burst))
                 comes[sender.project] += work.gap_ms(sender, chance)
-        lanes = [(max(at, turns[name]), chance.random(), name) for name, kinds in ready.items() if kinds]
-        at, _, served = min(lanes)
-        turns[served] = at + 1
-        kind = ready[served].popleft()
-        if served == mine and not ready[mine]:
-            return free[0]
-        heapq.heapreplace(free, free[0] + drawn(kind))
+        while len(ends) < work.slots:
+            held = {key for *_, key in ends if key is not None}
+            places = {name: _first(orders, held) for name, orders in ready.items()}
+            firsts = {name: place for name, place in places.items() if place is not None}
+            if not firsts:
+                break
+            at, _, served = min((max(at, turns[name]), chance.random(), name) for name in firsts)
+            turns[served] = at + 1
+            order = ready[served].pop(firsts[served])
+            if order is asked:
+                return now
+            heapq.heappush(ends, (now + drawn(order.kind), chance.getrandbits(30), order.key))
 
 
 def score(told: Sequence[Told]) -> Score:

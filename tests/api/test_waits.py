@@ -107,6 +107,25 @@ async def test_a_limited_project_waits_for_its_own_runs(tmp_path: Path) -> None:
         assert (found["gate"]["name"], found["estimated_wait_ms"]) == ("project_limit", 10_000)
 
 
+async def test_who_needs_no_key_does_not_wait_for_those_who_do(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"slots_max": 2}}) as home:
+        await measure(home, *[5_000] * 10)
+        await begin(home, concurrency_key="one")
+        home.clock.at += 1_000
+        await begin(home)
+        home.clock.at += 1_000
+        for _ in range(9):
+            await home.submit(concurrency_key="one")
+        await home.lead()
+        look_again(home)
+        taken = await home.submit()
+        assert taken["estimated_wait_ms"] == 4_000, "the first place goes to the next one with the key"
+        assert (await why(home, taken["id"]))["estimated_wait_ms"] == 4_000
+        behind = await home.submit()
+        look_again(home)
+        assert (await why(home, behind["id"]))["estimated_wait_ms"] == 9_000
+
+
 async def test_nobody_can_say_how_long_an_order_waits_for_its_concurrency_key(home: House) -> None:
     await measure(home, *[5_000] * 10)
     running = await begin(home, concurrency_key="k")

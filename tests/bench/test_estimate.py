@@ -20,7 +20,7 @@ def test_where_all_runs_take_the_same_time_the_estimate_is_nearly_right(
     assert found.ours <= 20
 
 
-@pytest.mark.parametrize("name", ["log-normal", "bursts", "pools", "lanes", "labels"])
+@pytest.mark.parametrize("name", ["log-normal", "bursts", "pools", "lanes", "labels", "keys"])
 def test_the_estimate_is_nearly_as_good_as_that_of_an_oracle_and_its_range_holds_eight_of_ten(
     name: str, scores: dict[str, estimate.Score], figure: Callable[[str], None]
 ) -> None:

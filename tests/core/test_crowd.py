@@ -5,17 +5,22 @@ from collections.abc import Mapping
 import pytest
 
 from standby.core import crowd
-from standby.core.crowd import Queue, Standing
-from standby.core.estimate import NOW, Line, measured
+from standby.core.crowd import Keyed, Queue, Standing
+from standby.core.estimate import NOW, PATHS, Lengths, Line, measured
 from standby.core.model import Order, OrderState
 from tests import rows
 
 
+def lengths_of(length_ms: int) -> Lengths:
+    """All runs take as long."""
+    lengths = measured([length_ms] * 60)
+    assert lengths is not None
+    return lengths
+
+
 def line(places: int = 1) -> Line:
     """Places that are free; each run takes a second."""
-    lengths = measured([1_000] * 60)
-    assert lengths is not None
-    return Line([NOW] * places, places, lengths)
+    return Line([NOW] * places, places, lengths_of(1_000))
 
 
 def ahead(queues: Mapping[str, Queue], position: int = 1, *, weight: int = 1, urgent: bool = False) -> int:
@@ -55,6 +60,31 @@ def test_orders_that_come_meanwhile_to_a_shorter_lane_go_before_a_longer_one() -
     assert ahead({"a": quarter}, 61) == 60, "but not those of its own lane"
     assert ahead({"b": Queue(0, rate=9.0)}, 61) == 120, "never more than it has turns"
     assert ahead({"b": Queue(100, rate=9.0)}, 61) == 120
+
+
+def test_those_who_wait_for_a_key_do_not_go_before_an_order_that_needs_none() -> None:
+    behind = [Keyed(20, held_ms=500)]
+    busy = Line([[500] * PATHS, [200] * PATHS], 2, lengths_of(1_000))
+    wait = crowd.wait(busy, {"a": Queue(20, keyed=behind)}, Standing("a", 21))
+    assert (wait.low_ms, wait.usual_ms, wait.high_ms) == (200, 200, 200), "the other place comes free before the key"
+    wait = crowd.wait(busy, {"b": Queue(20, keyed=behind)}, Standing("a", 1))
+    assert wait.usual_ms == 200
+
+
+def test_each_time_a_key_comes_free_the_next_one_that_waits_for_it_goes_before() -> None:
+    only = Line([[500] * PATHS], 1, lengths_of(1_000))
+    for keyed in ([Keyed(20, held_ms=500)], [Keyed(12, held_ms=500), Keyed(8)]):
+        wait = crowd.wait(only, {"a": Queue(21, keyed=keyed)}, Standing("a", 22))
+        assert wait.usual_ms == 500 + 21 * 1_000
+    four = Line([[500] * PATHS] * 4, 4, lengths_of(1_000))
+    wait = crowd.wait(four, {"a": Queue(60, keyed=[Keyed(30, held_ms=500)])}, Standing("a", 61))
+    assert wait.usual_ms == 500 + 10 * 1_000, "a fourth of what is served meanwhile has the key"
+
+
+def test_of_another_lane_those_who_wait_for_a_key_take_no_more_turns_than_it_has() -> None:
+    only = Line([[500] * PATHS], 1, lengths_of(1_000))
+    wait = crowd.wait(only, {"b": Queue(20, weight=2, keyed=[Keyed(20, held_ms=500)])}, Standing("a", 4))
+    assert wait.usual_ms == 500 + (3 + 7) * 1_000
 
 
 def test_how_many_come_meanwhile_is_not_known_and_makes_the_range_wider() -> None:

@@ -230,6 +230,24 @@ async def test_queues_tell_how_many_wait_in_each_lane_and_how_many_of_them_are_u
     assert await store.queues("empty") == {}
 
 
+async def test_wanted_keys_are_those_that_somebody_has_to_wait_for(store: Store) -> None:
+    def keyed(key: str, rank: int | None, *, project: str = "a", pool: str = "p") -> Change:
+        return make.submit(project=project, pool=pool, rank=rank, concurrency_key=key)
+
+    holder = keyed("held", 0)
+    await store.save([holder, make.add_slot(make.slot("s"))])
+    await store.save([make.claim(make.saved_order(holder), make.slot("s"))])
+    alone, other, elsewhere = keyed("alone", 1), keyed("two", 2, project="b"), keyed("two", 3, pool="q")
+    mine = [keyed("held", 10), keyed("two", 20), keyed("two", 30), keyed("two", 40)]
+    await store.save([alone, other, elsewhere, make.submit(project="a", rank=0), *mine])
+    found = await store.wanted_keys("p")
+    assert {project: sorted(keys) for project, keys in found.items()} == {"a": [(1, make.NOW), (3, None)]}
+    before = await store.wanted_keys("p", make.saved_order(mine[-1]))
+    assert sorted(ready for ready, _ in before["a"]) == [1, 2]
+    assert await store.wanted_keys("p", make.saved_order(mine[0])) == {}
+    assert await store.wanted_keys("q") == {}
+
+
 async def test_of_many_waiting_orders_no_more_are_counted_than_are_needed(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import structlog
 from msgspec.structs import replace
 
 from standby.core import crowd, outlook
-from standby.core.crowd import Queue, Standing
+from standby.core.crowd import Keyed, Queue, Standing
 from standby.core.estimate import EXACT, Line, Wait
 from standby.core.explain import FORESEEN, Gate, House
 from standby.core.limits import concurrency_key
@@ -45,7 +45,7 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     known = await _known(world, house.pool)
     line, of_project = outlook.line(house, order.memory_mb, took, order.cpus, known), outlook.of_project(house, took)
     projects, position = await _projects(world), await world.store.position(order) or 1
-    queues = await _queues(world, order.pool, projects)
+    queues = await _queues(world, order.pool, projects, order)
     return _later(line, queues, _standing(order, position, projects), of_project)
 
 
@@ -106,10 +106,12 @@ async def _projects(world: World) -> Mapping[str, Project]:
     return {each.name: each for each in await world.store.projects()}
 
 
-async def _queues(world: World, pool: str, projects: Mapping[str, Project]) -> Queues:
-    """Who waits in a pool and who sends orders there, but for those that may have no runs now."""
-    found = await world.store.queues(pool)
-    rates = crowd.rates((await read_took(world)).get(pool, outlook.NOTHING).ends, world.clock.now())
+async def _queues(world: World, pool: str, projects: Mapping[str, Project], before: Order | None = None) -> Queues:
+    """Who waits in a pool (of the order's own lane: who waits before it for a key) and who sends orders there, but for
+    those that may have no runs now."""
+    found, now = await world.store.queues(pool), world.clock.now()
+    keys = await world.store.wanted_keys(pool, before)
+    rates = crowd.rates((await read_took(world)).get(pool, outlook.NOTHING).ends, now)
     none = Queued(0, 0)
     return {
         name: Queue(
@@ -117,10 +119,16 @@ async def _queues(world: World, pool: str, projects: Mapping[str, Project]) -> Q
             urgent=found.get(name, none).urgent,
             weight=_weight(projects, name),
             rate=rates.get(name, 0.0),
+            keyed=[_keyed(*key, now) for key in keys.get(name, ())],
         )
         for name in {**found, **rates}
         if name not in projects or projects[name].running_max != 0
     }
+
+
+def _keyed(ready: int, held_since: int | None, now: int) -> Keyed:
+    """The first one waits for nobody where no run has the key."""
+    return Keyed(ready - 1) if held_since is None else Keyed(ready, max(0, now - held_since))
 
 
 def _with(queues: Queues, more: Mapping[str, int], projects: Mapping[str, Project]) -> Queues:

@@ -178,6 +178,11 @@ class Line:
         return self._rate_ms if self._beside is None else max(self._rate_ms, self._beside.rate_ms)
 
     @property
+    def run_ms(self) -> float:
+        """How long a run has its place."""
+        return max(1.0, self._beyond[0] + self._turn_ms)
+
+    @property
     def _rate_ms(self) -> float:
         rate = (self._beyond[0] + self._turn_ms) / self._places
         if self._starts is None:

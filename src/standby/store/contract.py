@@ -31,6 +31,8 @@ from standby.core.model import (
 from standby.core.sighting import ImageState
 from standby.core.work import Report
 
+Wanted = tuple[int, int | None]  # how many ready orders of a project want a key, and since when a run has it
+
 
 class StoreDown(StandbyError):
     """The database cannot be reached, or did not answer in time; nothing is known about what was asked."""
@@ -244,6 +246,10 @@ class Store(Protocol):
 
     async def queues(self, pool: str) -> Mapping[str, Queued]:
         """How many ready orders each project has in a pool: of 1,000 projects at the most, about 10,000 in all."""
+
+    async def wanted_keys(self, pool: str, before: Order | None = None) -> Mapping[str, Sequence[Wanted]]:
+        """Of each concurrency key that ready orders have to wait for, by project: who wants and has it. With `before`,
+        of its own project only orders before that one count; 1,000 at the most."""
 
     async def lengths(self, after: int, last: int) -> Sequence[Length]:
         """What the events after one and up to another say of how long runs and the making of slots took, oldest first.

@@ -228,6 +228,21 @@ select project,
 from lane where project is not null and n <= $2
 """
 
+# wanted keys: concurrency keys of a pool's ready orders that one of them has to wait for; of the project $2 only those
+# before ($3, $4), and no more than $5 orders
+WANTED_KEYS: Final = """
+select project, ready, held_since from (
+    select o.project, count(*) as ready, (
+        select h.commanded_at from orders h
+        where h.project = o.project and h.concurrency_key = o.concurrency_key and h.slot is not null) as held_since
+    from (
+        select project, concurrency_key from orders
+        where concurrency_key is not null and ended_at is null and pool = $1 and rank is not null
+            and (project <> $2 or (rank, id) < ($3, $4)) limit $5) o
+    group by o.project, o.concurrency_key) wanted
+where ready > 1 or held_since is not null
+"""
+
 # lengths: what runs and slots that are made took, found by their events so that no index has to be kept for it; labels
 # are read where that is no great work, because a payload may be long
 LENGTHS_SQLITE: Final = """

@@ -24,6 +24,7 @@ from standby.store.contract import (
     Page,
     Peaks,
     Queued,
+    Wanted,
     Work,
 )
 from standby.store.hints import Hear, Hints
@@ -34,6 +35,7 @@ from standby.store.schedules import ScheduleReads
 COUNT_MOST: Final = 10_001
 """A place in a queue is counted no further than this."""
 LANES_MOST: Final = 1_000
+KEYED_MOST: Final = 1_000
 UNLIMITED: Final = 2**62
 FEW: Final = 2_000
 NEVER: Final = 2**62
@@ -186,6 +188,15 @@ class Reads(ScheduleReads):
         """How many ready orders each project has in a pool: of LANES_MOST at the most, about COUNT_MOST in all."""
         found = await self.fetch(queries.QUEUES, pool, LANES_MOST, COUNT_MOST)
         return {project: Queued(int(ready), int(urgent)) for project, ready, urgent in found}
+
+    async def wanted_keys(self, pool: str, before: Order | None = None) -> Mapping[str, Sequence[Wanted]]:
+        """By project, how many ready orders want each concurrency key that one of them has to wait for, and since when
+        a run has it. With `before`, of its own project only orders before that one count."""
+        place = ("", 0, "") if before is None else (before.project, before.rank or 0, before.id)
+        found: dict[str, list[Wanted]] = {}
+        for project, ready, held_since in await self.fetch(queries.WANTED_KEYS, pool, *place, KEYED_MOST):
+            found.setdefault(project, []).append((int(ready), held_since))
+        return found
 
     async def lengths(self, after: int, last: int) -> Sequence[Length]:
         """How long runs and the making of slots took, by the events after one and up to another, oldest first."""
