@@ -9,7 +9,7 @@ import random
 import statistics
 from bisect import bisect_right
 from collections import Counter, deque
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from math import erf, exp, log, sqrt
 from typing import Final
 
@@ -220,13 +220,10 @@ class Queue:
 
     def _begin_next(self, now: int) -> bool:
         """The next of those who wait begins, if one may."""
-        held, lanes = self.held(), []
-        for project, lane in self.waiting.items():
-            first = _first([order for *_, order in lane], held)
-            if first is not None:
-                lanes.append((self.turn(project), lane[first][0], project, first))
-        if not lanes:
+        firsts = _firsts({name: [order for *_, order in lane] for name, lane in self.waiting.items()}, self.held())
+        if not firsts:
             return False
+        lanes = [(self.turn(name), self.waiting[name][place][0], name, place) for name, place in firsts.items()]
         self.at, number, project, first = min(lanes)
         self.passes[project] = self.at + 1
         _, length, order = self.waiting[project].pop(first)
@@ -235,9 +232,15 @@ class Queue:
         return True
 
 
-def _first(orders: Sequence[Wanted], held: Container[int | None]) -> int | None:
-    """The place of the first one that need not wait for its key."""
-    return next((place for place, order in enumerate(orders) if order.key not in held), None)
+def _firsts(lanes: Mapping[str, Sequence[Wanted]], held: Collection[int | None]) -> dict[str, int]:
+    """Of each lane the place of the first one that need not wait for its key."""
+    if not held:
+        return {name: 0 for name, orders in lanes.items() if orders}
+    places = {
+        name: next((place for place, order in enumerate(orders) if order.key not in held), None)
+        for name, orders in lanes.items()
+    }
+    return {name: place for name, place in places.items() if place is not None}
 
 
 def played(work: Workload, orders: int, seed: int) -> Iterator[Told]:
@@ -320,7 +323,7 @@ def _oracle(ask: Asked, chance: random.Random) -> float:
 def _path(ask: Asked, ends: list[End], drawn: Callable[[Kind], int], chance: random.Random) -> int:
     """One way in which it may come: others send more, and lanes take turns until it is served."""
     work, queue, mine = ask.work, ask.queue, ask.project
-    others = [sender for sender in work.senders if sender.project != mine]
+    keyed, others = any(kind.keys for kind in work.kinds), [each for each in work.senders if each.project != mine]
     ready = {name: [order for *_, order in queue.waiting.get(name, ())] for name in {mine, *queue.waiting}}
     asked = Wanted(work.kinds[0])
     ready[mine].append(asked)
@@ -334,9 +337,7 @@ def _path(ask: Asked, ends: list[End], drawn: Callable[[Kind], int], chance: ran
                 ready.setdefault(sender.project, []).extend(work.order(chance) for _ in range(sender.burst))
                 comes[sender.project] += work.gap_ms(sender, chance)
         while len(ends) < work.slots:
-            held = {key for *_, key in ends if key is not None}
-            places = {name: _first(orders, held) for name, orders in ready.items()}
-            firsts = {name: place for name, place in places.items() if place is not None}
+            firsts = _firsts(ready, {key for *_, key in ends if key is not None} if keyed else ())
             if not firsts:
                 break
             at, _, served = min((max(at, turns[name]), chance.random(), name) for name in firsts)
