@@ -20,7 +20,7 @@ from standby.core.model import Change, Guards, Order, OrderState, Schedule, Slot
 from standby.core.sighting import Exit, Seen, Sighting
 from standby.drivers.contract import OpenRun
 from standby.drivers.scripted import ScriptedDriver
-from standby.store import sqlite_commit
+from standby.store import sqlite, sqlite_commit
 from standby.store.contract import Work
 from standby.store.entry import Entry
 from standby.store.sqlite import SqliteStore
@@ -29,6 +29,11 @@ from standby.ticking import Made
 from standby.world import World
 
 Plant = Callable[[pytest.MonkeyPatch], None]
+
+
+def _in_no_hot_way(patch: pytest.MonkeyPatch) -> None:
+    """Every change is checked by itself: the statement for hot ones leaves a part of that to the schema."""
+    patch.setattr(sqlite, "hot_parameters", lambda batch: None)
 
 
 def settle_without_having_seen_it_ended(patch: pytest.MonkeyPatch) -> None:
@@ -146,8 +151,8 @@ def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
     counters: Counter[str] = Counter()
     real_write = Batch._write
 
-    def write(self: Batch, one: Entry, hot: Any) -> Any:
-        verdict, was, now = real_write(self, one, hot), one.change.order_was, one.order
+    def write(self: Batch, one: Entry) -> Any:
+        verdict, was, now = real_write(self, one), one.change.order_was, one.order
         if self._seq <= 1:
             counters.clear()
         if verdict.saved and now is not None:
@@ -167,6 +172,7 @@ def counter_instead_of_count(patch: pytest.MonkeyPatch) -> None:
     def room(self: Mirror, **known: Any) -> admit.Room:
         return replace(real_room(self, **known), project_open=counters)
 
+    _in_no_hot_way(patch)
     patch.setattr(Batch, "_write", write)
     patch.setattr(Batch, "_has_room", has_room)
     patch.setattr(Mirror, "room", room)
@@ -292,8 +298,8 @@ def concurrency_key_ignored(patch: pytest.MonkeyPatch) -> None:
     }
     patch.setattr(SqliteStore, "dialect", replace(reads, **anybody))
     patch.setattr(admit.Room, "keys_held", property(lambda self: frozenset()))
-    blind = "select id, version, 0 from orders where id in (select value from json_each(?))"
-    patch.setattr(sqlite_commit, "ORDER_VERSIONS", blind)
+    _in_no_hot_way(patch)
+    patch.setattr(sqlite_commit, "KEY_HELD", "select version, 0 from orders where id = ?")
 
 
 def lane_starved(patch: pytest.MonkeyPatch) -> None:

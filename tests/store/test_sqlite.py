@@ -1,14 +1,16 @@
 """What only SQLite has: a file, its copy before a migration, one server, a store in memory."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import apsw
 import pytest
 
 from standby.core.errors import Refused
-from standby.store import queries, sqlite_commit
+from standby.store import queries
 from standby.store.commit import Unsure
-from standby.store.contract import Answer, StoreDown
+from standby.store.contract import Answer, StoreDown, Verdict
+from standby.store.entry import Entry
 from standby.store.migrate import WrongSchema, known
 from standby.store.sqlite import SqliteStore
 from standby.store.store import migrate, open_store, schema_status
@@ -126,14 +128,14 @@ async def test_a_commit_whose_answer_was_lost_is_found_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, together: bool
 ) -> None:
     store = SqliteStore.open(tmp_path / "standby.db")
-    real = sqlite_commit.commit
+    real = store.commit
 
-    def lost(connection: apsw.Connection, batch: object, *, together: bool) -> None:
-        monkeypatch.setattr(sqlite_commit, "commit", real)
-        real(connection, batch, together=together)  # type: ignore[arg-type]
+    async def lost(batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+        monkeypatch.setattr(store, "commit", real)
+        await real(batch, together=together)
         raise Unsure("the answer was lost")
 
-    monkeypatch.setattr(sqlite_commit, "commit", lost)
+    monkeypatch.setattr(store, "commit", lost)
     verdicts = await store.save([make.submit(), make.submit()], together=together)
 
     assert [(verdict.answer, verdict.seq) for verdict in verdicts] == [(Answer.SAVED, 1), (Answer.SAVED, 2)]
@@ -148,12 +150,12 @@ async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
     store = SqliteStore.open(tmp_path / "standby.db")
     tries: list[int] = []
 
-    def fails(connection: apsw.Connection, batch: object, *, together: bool) -> None:
+    async def fails(batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         tries.append(1)
         raise Unsure("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(sqlite_commit, "commit", fails)
+        patched.setattr(store, "commit", fails)
         with pytest.raises(StoreDown, match="the disk is full"):
             await store.save([make.submit()], together=together)
     assert len(tries) == 2

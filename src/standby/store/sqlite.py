@@ -23,6 +23,7 @@ from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
+from standby.store.sqlite_hot import SCHEMA, hot_parameters, hot_verdicts, save_hot
 from standby.store.sweep import Step, Sweeps
 
 T = TypeVar("T")
@@ -159,6 +160,7 @@ class SqliteStore(Sweeps):
                 undo.callback(logs.close)
                 migrate_sqlite(main.writer, clock(), path=path)
                 migrate_sqlite(logs.writer, clock(), path=logs_path, kind="sqlite_logs")
+                main.writer.execute(SCHEMA)
                 main.open_reader()
                 logs.open_reader()
                 store = cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
@@ -173,6 +175,7 @@ class SqliteStore(Sweeps):
         main, logs = Inline(), Inline()
         migrate_sqlite(main.writer, clock(), path=None)
         migrate_sqlite(logs.writer, clock(), path=None, kind="sqlite_logs")
+        main.writer.execute(SCHEMA)
         return cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
 
     async def now(self) -> int:
@@ -228,7 +231,11 @@ class SqliteStore(Sweeps):
             raise StoreDown(f"the database could not be written: {error}") from error
 
     async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
-        """One transaction of group commit."""
+        """One transaction of group commit; a batch of hot changes that are not all as they were takes two."""
+        values = hot_parameters(batch)
+        last_seq = None if values is None else await self._main.write(lambda line: save_hot(line, values))
+        if last_seq is not None:
+            return hot_verdicts(batch, last_seq)
         return await self._main.write(lambda line: sqlite_commit.commit(line, batch, together=together))
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:

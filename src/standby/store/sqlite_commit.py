@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any, Final, cast
+from typing import Final, cast
 
 import apsw
 from msgspec.json import encode
@@ -11,7 +11,7 @@ from msgspec.structs import asdict, astuple
 from standby.store.commit import Unsure, Violated, held_back
 from standby.store.contract import Answer, StoreDown, Verdict
 from standby.store.entry import Entry
-from standby.store.hot import MOVES, Hot
+from standby.store.hot import Hot
 from standby.store.queries import OPEN_BY_PROJECT
 from standby.store.schedules import put_schedule
 
@@ -28,33 +28,10 @@ update orders set version = ?2, state = ?7, state_since = ?8, attempt = ?9, rank
     boot = ?25, deploy_since = ?26
 where id = ?1 and version = ?29
 """
-CLAIM_ORDER: Final = """
-update orders set version = version + 1, state = 'preparing', state_since = ?2, attempt = ?3, rank = null,
-    queue_due = null, slot = ?4, incarnation = ?5, commanded_at = ?2, command_until = ?6, deadline = ?7
-where id = ?1
-"""
-READY_ORDER: Final = """
-update orders set version = version + 1, state = 'running', state_since = ?2, ready_at = ?2, handle = ?3, deadline = ?4
-where id = ?1
-"""
-END_ORDER: Final = """
-update orders set version = version + 1, state = ?2, state_since = ?3, due_at = ?4, dedupe_live = ?5, slot = null,
-    incarnation = null, handle = null, commanded_at = null, command_until = null, ready_at = null, deadline = null,
-    stop_reason = null, reason = ?6, exit_code = ?7, ended_at = ?8
-where id = ?1
-"""
-USE_SLOT: Final = """
-update slots set version = version + 1, state = ?2, state_since = ?3, uses = uses + 1, last_used_at = ?4 where name = ?1
-"""
-ORDER_VERSIONS: Final = """
-select id, version, slot is null and concurrency_key is not null and exists (
+KEY_HELD: Final = """
+select version, slot is null and concurrency_key is not null and exists (
     select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key and k.slot is not null)
-from orders o where id in (select value from json_each(?)) -- who they are, and whether another has their key
-"""
-SLOT_VERSIONS: Final = "select name, version from slots where name in (select value from json_each(?))"
-FREE_SLOTS: Final = """
-select name, version from slots where name in (select value from json_each(?)) and state = 'idle'
-    and not exists (select 1 from orders where slot = name)
+from orders o where id = ? -- as which it is there, and whether another has its key
 """
 INSERT_SPEC: Final = "insert into specs (seq, order_id, pool, project, body) values (?, ?, ?, ?, ?)"
 INSERT_ENV: Final = "insert into envs (order_id, sealed) values (?, ?)"
@@ -138,69 +115,6 @@ def _roll_back(connection: apsw.Connection) -> None:
         connection.execute("rollback")
 
 
-class Moves:
-    """The hot changes of a batch: their rows as they are, and what is to be written, by kind."""
-
-    def __init__(self, cursor: apsw.Cursor, batch: Sequence[Entry]) -> None:
-        self._cursor = cursor
-        found = self._read(ORDER_VERSIONS, [one.order.id for one in batch if one.order is not None])
-        self._orders = {row[0]: row[1] for row in found}
-        self._full = {row[0] for row in found if row[2]}
-        claimed = [one.change.guards.slot_free for one in batch if one.hot is Hot.CLAIM]
-        self._free = dict(self._read(FREE_SLOTS, claimed))
-        self._held = dict(self._read(SLOT_VERSIONS, [one.slot.name for one in batch if one.slot is not None]))
-        self._claims: list[tuple[Value, ...]] = []
-        self._readies: list[tuple[Value, ...]] = []
-        self._ends: list[tuple[Value, ...]] = []
-        self._uses: list[tuple[Value, ...]] = []
-        self._runs: list[tuple[Value, ...]] = []
-
-    def _read(self, sql: str, keys: Sequence[str | None]) -> list[Any]:
-        return self._cursor.execute(sql, (encode(keys).decode(),)).fetchall() if keys else []
-
-    def as_it_was(self, one: Entry) -> bool:
-        """Whether the rows have the versions on which this was decided, and the claimed slot is free."""
-        was, slot_was, guards = one.change.order_was, one.change.slot_was, one.change.guards
-        if was is None or self._orders.get(was.id) != was.version:
-            return False
-        if one.hot is Hot.CLAIM:
-            return self._free.get(guards.slot_free) == guards.slot_version
-        return slot_was is None or self._held.get(slot_was.name) == slot_was.version
-
-    def key_held(self, one: Entry) -> bool:
-        """Whether somebody of its project holds the order's concurrency key."""
-        return one.change.subject in self._full
-
-    def add(self, one: Entry) -> None:
-        """Have it written."""
-        order, change = one.order, one.change
-        assert order is not None
-        match one.hot:
-            case Hot.CLAIM:
-                run = (order.slot, order.incarnation, order.command_until, order.deadline)
-                self._claims.append((order.id, change.at, order.attempt, *run))
-            case Hot.READY:
-                self._readies.append((order.id, change.at, order.handle, order.deadline))
-            case _:
-                assert one.slot is not None and change.run is not None
-                end = (order.due_at, order.dedupe_live, order.reason, order.exit_code, order.ended_at)
-                self._ends.append((order.id, order.state, change.at, *end))
-                self._uses.append((one.slot.name, one.slot.state, one.slot.state_since, change.at))
-                self._runs.append(astuple(change.run))
-
-    def write(self) -> None:
-        """Write them, one prepared statement for each kind."""
-        for sql, rows in (
-            (CLAIM_ORDER, self._claims),
-            (READY_ORDER, self._readies),
-            (END_ORDER, self._ends),
-            (USE_SLOT, self._uses),
-            (INSERT_RUN, self._runs),
-        ):
-            if rows:
-                self._cursor.executemany(sql, rows)
-
-
 class Batch:
     """The writes of one open transaction."""
 
@@ -212,51 +126,23 @@ class Batch:
         # What guards look at is read once: a change that relies on a row written by the batch waits for the next one.
         self._epochs: dict[str, int | None] = {}
         self._versions: dict[tuple[str, str], Value] = {}
-        self._common: dict[object, Verdict | None] = {}
         self._running_max: dict[str, Value] = {}
         self._open: Counter[str] | None = None
         """Open runs by project, once somebody asked."""
 
     def write(self, batch: Sequence[Entry]) -> Sequence[Verdict]:
-        """Check and write every change, then all their events. Hot ones are checked by what was read at once, and
-        written by kind: that is as good, because no two changes of a batch touch the same row. Only a claim may take
-        the slot that an end lets go, so claims go last."""
+        """Check and write every change, then all their events. Claims go last: they may take the slots that others of
+        the batch let go, and orders that it takes in."""
         verdicts: dict[str, Verdict] = {}
         for part in (
             [one for one in batch if one.hot is not Hot.CLAIM],
             [one for one in batch if one.hot is Hot.CLAIM],
         ):
-            hot = Moves(self._cursor, [one for one in part if one.hot in MOVES])
             for one in part:
-                refusal = self._hot_refusal(one, hot) if one.hot in MOVES else self._refusal(one)
-                verdicts[one.change.id] = refusal or self._write(one, hot)
-            hot.write()
+                verdicts[one.change.id] = self._refusal(one) or self._write(one)
             self._open = None  # what the ends of this part let go counts no more
         self._cursor.executemany(INSERT_EVENT, self._events)
         return [verdicts[one.change.id] for one in batch]
-
-    def _hot_refusal(self, one: Entry, hot: "Moves") -> Verdict | None:
-        guards = one.change.guards
-        common = (guards.lease, guards.pool_version, guards.host_version, one.order.pool if one.order else None)
-        if common not in self._common:
-            self._common[common] = self._common_refusal(one)
-        refusal = self._common[common]
-        if refusal is None and not hot.as_it_was(one):
-            return CONFLICT
-        if refusal is None and guards.project_limit and (hot.key_held(one) or not self._has_room(one)):
-            return FULL
-        return refusal
-
-    def _common_refusal(self, one: Entry) -> Verdict | None:
-        """What the guards that a batch has in common say: asked once for all of it."""
-        guards, pool, host = one.change.guards, one.guarded_pool, one.guarded_host
-        if guards.lease is not None and self._epoch(guards.lease[0]) != guards.lease[1]:
-            return DEPOSED
-        if pool is not None and self._version(POOL_VERSION, pool) != guards.pool_version:
-            return CONFLICT
-        if host is not None and self._version(HOST_VERSION, host) != guards.host_version:
-            return CONFLICT
-        return None
 
     def _get(self, sql: str, *params: Value) -> Value:
         return cast(Value, self._cursor.execute(sql, params).get)
@@ -272,8 +158,10 @@ class Batch:
             return CONFLICT
         if not guards.project_limit:
             return None
-        found = self._cursor.execute(ORDER_VERSIONS, (encode([one.change.subject]).decode(),)).fetchall()
-        return FULL if not self._has_room(one) or any(row[2] for row in found) else None
+        found, was = self._cursor.execute(KEY_HELD, (one.change.subject,)).fetchall(), one.change.order_was
+        if was is not None and (not found or found[0][0] != was.version):
+            return CONFLICT
+        return FULL if not self._has_room(one) or any(row[1] for row in found) else None
 
     def _epoch(self, host: str) -> int | None:
         if host not in self._epochs:
@@ -338,17 +226,14 @@ class Batch:
             self._open = Counter(dict(self._cursor.execute(OPEN_BY_PROJECT)))
         return self._open[project] < cast(int, most)
 
-    def _write(self, one: Entry, hot: "Moves") -> Verdict:
+    def _write(self, one: Entry) -> Verdict:
         # The order goes first: when it is not as it was, nothing of the change has been written yet.
-        if one.hot not in MOVES and one.order is not None and not self._write_order(one):
+        if one.order is not None and not self._write_order(one):
             return CONFLICT
         self._seq += 1
         if one.opens is not None and self._open is not None:
             self._open[one.opens] += 1
-        if one.hot in MOVES:
-            hot.add(one)
-        else:
-            self._write_rest(one)
+        self._write_rest(one)
         self._events.append((self._seq, *one.event))
         return Verdict(Answer.SAVED, self._seq)
 
