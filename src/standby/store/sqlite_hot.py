@@ -12,7 +12,7 @@ import apsw
 from msgspec.json import encode
 
 from standby.store.commit import Unsure
-from standby.store.contract import Answer, StoreDown, Verdict
+from standby.store.contract import Answer, Verdict
 from standby.store.entry import Entry
 from standby.store.hot import MOVES, Hot
 from standby.store.queries import LAST_SEQ
@@ -106,15 +106,20 @@ def _values(columns: int) -> str:
 
 
 def _schema() -> str:
-    kinds = {"ended": (_ENDED, _END), "submitted": (_SUBMITTED, _SUBMIT), "readied": (_READIED, _READY)}
-    kinds["claimed"] = (_CLAIMED, _CLAIM)
+    kinds = {
+        "ended": (_ENDED, _END),
+        "submitted": (_SUBMITTED, _SUBMIT),
+        "readied": (_READIED, _READY),
+        "claimed": (_CLAIMED, _CLAIM),
+    }
     made = [_view(name, columns) + _trigger(name, statements) for name, (columns, statements) in kinds.items()]
     moves = [
         f"insert into {name} select {_values(len(columns.split()))} from jsonb_each(new.{name});"  # noqa: S608
         for name, (columns, _) in kinds.items()
     ]
     save = _SAVE.format(moves="\n".join(moves), event=_values(9))
-    return "".join([*made, _view("hot", f"guards {' '.join(kinds)} claimed_in events"), _trigger("hot", save)])
+    begin = "pragma temp_store = memory;"  # a batch fits, and no folder for temporary files is needed
+    return "".join([begin, *made, _view("hot", f"guards {' '.join(kinds)} claimed_in events"), _trigger("hot", save)])
 
 
 SCHEMA: Final = _schema()
@@ -139,15 +144,12 @@ def hot_parameters(batch: Sequence[Entry]) -> Values | None:
 
 def save_hot(connection: apsw.Connection, values: Values) -> int | None:
     """Write a whole batch: the number of its last event, or null when nothing was written because something is not as
-    it was. Raises StoreDown (nothing written) or Unsure."""
+    it was. Raises Unsure."""
     try:
         connection.execute(SAVE_HOT, values)
-        # No transaction holds both together, and needs to: there is one writer.
-        return int(connection.execute(LAST_SEQ).get)
+        return int(connection.execute(LAST_SEQ).get)  # still that of this batch: there is one writer
     except (apsw.ConstraintError, apsw.TooBigError):
         return None
-    except apsw.BusyError as error:
-        raise StoreDown(f"the database could not be locked: {error}") from error
     except apsw.Error as error:
         raise Unsure(str(error)) from error
 
