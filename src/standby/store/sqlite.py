@@ -23,7 +23,7 @@ from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
-from standby.store.sqlite_hot import SCHEMA, hot_parameters, hot_verdicts, save_hot
+from standby.store.sqlite_hot import SCHEMA, by_kind, hot_parameters, hot_verdicts, save_hot
 from standby.store.sweep import Step, Sweeps
 
 T = TypeVar("T")
@@ -232,10 +232,12 @@ class SqliteStore(Sweeps):
 
     async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         """One transaction of group commit; a batch of hot changes that are not all as they were takes two."""
-        values = hot_parameters(batch)
-        last_seq = None if values is None else await self._main.write(lambda line: save_hot(line, values))
-        if last_seq is not None:
-            return hot_verdicts(batch, last_seq)
+        kinds = by_kind(batch)
+        if kinds is not None:
+            values = hot_parameters(kinds)
+            last_seq = await self._main.write(lambda line: save_hot(line, values))
+            if last_seq is not None:
+                return hot_verdicts(batch, kinds, last_seq)
         return await self._main.write(lambda line: sqlite_commit.commit(line, batch, together=together))
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:

@@ -14,13 +14,16 @@ from msgspec.json import encode
 from standby.store.commit import Unsure
 from standby.store.contract import Answer, Verdict
 from standby.store.entry import Entry
-from standby.store.hot import MOVES, Hot
+from standby.store.hot import Hot
 from standby.store.queries import LAST_SEQ
 
+Kinds = dict[Hot, list[Entry]]
 Values = tuple[str | None, ...]
 Row = tuple[Any, ...]
 
 SAVE_HOT: Final = "insert into hot values (?, ?, ?, ?, ?, ?, ?)"
+
+_ORDER: Final = (Hot.END, Hot.SUBMIT, Hot.READY, Hot.CLAIM)
 
 _ENDED: Final = (
     "id was at state due_at dedupe_live reason exit_code ended_at slot slot_was slot_state slot_since number"
@@ -126,19 +129,29 @@ SCHEMA: Final = _schema()
 """What a writing connection needs for `SAVE_HOT`; it is gone with the connection."""
 
 
-def hot_parameters(batch: Sequence[Entry]) -> Values | None:
-    """What `SAVE_HOT` is called with, or null when not all of the batch is hot: guards, ends, submits, readies and
-    claims, the projects of the claims, and the events in the order of `_ordered`."""
-    if any(one.hot is None for one in batch):
-        return None
-    ordered = _ordered(batch)
-    ends = [_end(one) for one in ordered if one.hot is Hot.END]
-    submits = [_submit(one, place) for place, one in enumerate(ordered, 1) if one.hot is Hot.SUBMIT]
-    readies = [_ready(one) for one in ordered if one.hot is Hot.READY]
-    claims = [_claim(one) for one in ordered if one.hot is Hot.CLAIM]
-    guards = {_guard(one) for one in ordered if one.hot in MOVES}
-    events = [one.event for one in ordered]
-    lists = (list(guards), ends, submits, readies, claims, list({one.opens for one in batch if one.opens}), events)
+def by_kind(batch: Sequence[Entry]) -> Kinds | None:
+    """The changes of a batch in the order in which they are written, or null when not all are hot. Claims go last: they
+    may take what others of the batch let go, and orders that it takes in."""
+    kinds: Kinds = {kind: [] for kind in _ORDER}
+    for one in batch:
+        if one.hot is None:
+            return None
+        kinds[one.hot].append(one)
+    return kinds
+
+
+def hot_parameters(kinds: Kinds) -> Values:
+    """What `SAVE_HOT` is called with."""
+    ends, submits, readies, claims = kinds.values()
+    lists: tuple[Sequence[Any], ...] = (
+        list({_guard(one) for moves in (ends, readies, claims) for one in moves}),
+        [_end(one) for one in ends],
+        [_submit(one, place) for place, one in enumerate(submits, len(ends) + 1)],
+        [_ready(one) for one in readies],
+        [_claim(one) for one in claims],
+        list({one.opens for one in claims}),
+        [one.event for some in kinds.values() for one in some],
+    )
     return tuple([encode(rows).decode() if rows else None for rows in lists])
 
 
@@ -154,17 +167,11 @@ def save_hot(connection: apsw.Connection, values: Values) -> int | None:
         raise Unsure(str(error)) from error
 
 
-def hot_verdicts(batch: Sequence[Entry], last_seq: int) -> Sequence[Verdict]:
+def hot_verdicts(batch: Sequence[Entry], kinds: Kinds, last_seq: int) -> Sequence[Verdict]:
     """What became of each change of a batch that was written."""
-    ordered = _ordered(batch)
-    seqs = {one.change.id: seq for seq, one in enumerate(ordered, last_seq - len(ordered) + 1)}
+    written = [one.change.id for some in kinds.values() for one in some]
+    seqs = dict(zip(written, range(last_seq - len(written) + 1, last_seq + 1), strict=True))
     return [Verdict(Answer.SAVED, seqs[one.change.id]) for one in batch]
-
-
-def _ordered(batch: Sequence[Entry]) -> Sequence[Entry]:
-    """Claims last: they may take what others of the batch let go, and orders that it takes in."""
-    claims = [one for one in batch if one.hot is Hot.CLAIM]
-    return [*[one for one in batch if one.hot is not Hot.CLAIM], *claims] if claims else batch
 
 
 def _guard(one: Entry) -> Row:
