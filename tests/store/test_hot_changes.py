@@ -196,7 +196,7 @@ async def test_sqlite_writes_a_batch_of_hot_changes_by_one_statement(tmp_path: P
         said.append(sql.partition(" ")[0])
         return True
 
-    writer: apsw.Connection = store._main.writer  # type: ignore[attr-defined]
+    writer: apsw.Connection = store._main.writer
     writer.exec_trace = heard
     await store.save([*ends, *map(make.submit, [make.order() for _ in range(5)])])
     writer.exec_trace = None

@@ -196,11 +196,11 @@ async def test_candidates_cost_the_same_whatever_waits_behind_them() -> None:
     for _ in range(3):
         await store.save([make.submit(project=lane) for lane in "abcd" for _ in range(1000)])
         main = store._main
-        cursor = main.writer.cursor()  # type: ignore[attr-defined]
+        cursor = main.writer.cursor()
         cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999, 9.0)).fetchall()
-        before = main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0]  # type: ignore[attr-defined]
+        before = main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0]
         cursor.execute(queries.CANDIDATES_SQLITE.replace("$", "?"), ("p", 5, 9_999, 9.0)).fetchall()
-        steps.append(main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0] - before)  # type: ignore[attr-defined]
+        steps.append(main.writer.status(apsw.SQLITE_DBSTATUS_CACHE_HIT)[0] - before)
     assert steps[-1] < 2 * steps[0] + 50
     await store.close()
 

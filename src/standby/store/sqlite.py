@@ -65,6 +65,9 @@ def clock_ms() -> int:
 class Lines(Protocol):
     """The connections to one database file."""
 
+    @property
+    def writer(self) -> apsw.Connection: ...
+
     async def write(self, work: Work[T]) -> T:
         """Run a whole transaction where the writer lives."""
 
@@ -144,6 +147,7 @@ class SqliteStore(Sweeps):
         self.incarnation = incarnation
         self.hints = Hints(on=hints)
         self._main, self._logs, self._clock = main, logs, clock
+        main.writer.execute(SCHEMA)
         self._commit = GroupCommit(self, self.hints.tell, inline=isinstance(main, Inline))
         self._closed = False
 
@@ -160,7 +164,6 @@ class SqliteStore(Sweeps):
                 undo.callback(logs.close)
                 migrate_sqlite(main.writer, clock(), path=path)
                 migrate_sqlite(logs.writer, clock(), path=logs_path, kind="sqlite_logs")
-                main.writer.execute(SCHEMA)
                 main.open_reader()
                 logs.open_reader()
                 store = cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
@@ -175,7 +178,6 @@ class SqliteStore(Sweeps):
         main, logs = Inline(), Inline()
         migrate_sqlite(main.writer, clock(), path=None)
         migrate_sqlite(logs.writer, clock(), path=None, kind="sqlite_logs")
-        main.writer.execute(SCHEMA)
         return cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
 
     async def now(self) -> int:
