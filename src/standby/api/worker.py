@@ -36,7 +36,7 @@ IDLE_POLLS: Final = 3
 """Who waits for work is looked after so much more rarely than a host, as long as there are hints."""
 _TOKEN: Final = re.compile(
     r"(?:slot\.(?P<slot>[a-z0-9-]{1,255})|boot\.(?P<home>[a-z0-9-]{1,255})\.(?P<nonce>[A-Za-z0-9_-]{8,64})"
-    r"|run\.(?P<run>[a-z0-9-]{1,255}))\.[A-Za-z0-9_-]{43}"
+    r"|run\.(?P<run>[a-z0-9-]{1,255}))\.[0-9a-f]{64}"
 )
 
 router = APIRouter(tags=["worker"])
