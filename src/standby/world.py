@@ -131,6 +131,13 @@ class Shared:
         found: T = await asyncio.shield(asked)  # one asker who goes away must not take the answer from the others
         return found
 
+    def at_hand(self, key: Hashable) -> Any | None:
+        """The answer, where it is there already."""
+        asked = self._asked.get(key)
+        if asked is None or not asked.done() or asked.cancelled() or asked.exception() is not None:
+            return None
+        return asked.result()
+
     def forget(self, key: Hashable) -> None:
         """Ask anew from now on."""
         self._asked.pop(key, None)

@@ -14,12 +14,7 @@ pytestmark = pytest.mark.anyio
 
 def look_again(home: House) -> None:
     """What was read a moment ago is read anew."""
-    for project in ("default", "tight"):
-        home.world.shared.forget(("project", "default", project))
-    for memory_mb in (256, 600):
-        home.world.shared.forget(("line", "default", memory_mb, None))
-    for key in (("took",), ("queues", "default"), ("pool", "default"), ("known", "default")):
-        home.world.shared.forget(key)
+    home.world.shared._asked.clear()
 
 
 async def measure(home: House, *lengths_ms: int, **body: object) -> None:

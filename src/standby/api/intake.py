@@ -15,7 +15,7 @@ from standby.api import queues
 from standby.api.auth import ADMINS
 from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import OrderView, order_view
-from standby.api.waits import Expected, expected_at_submit
+from standby.api.waits import Expected, expected_at_submit, foreseen, outlook_key
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle, processors, warm
 from standby.core.draft import draft, foreign
@@ -24,6 +24,7 @@ from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Ret
 from standby.seal import SealBroken
 from standby.starts import has_seats
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
+from standby.store.reads import COUNT_MOST
 from standby.world import World
 
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
@@ -33,6 +34,8 @@ POOL_KEPT_S: Final = 0.2
 blocked or opened."""
 HOST_KEPT_S: Final = 10.0
 """So old may the size of a host be: it changes when a server starts."""
+PLACE_KEPT_S: Final = 0.1
+"""So long a count of those before an order serves; what this server takes in meanwhile is added to it."""
 
 
 class Standing(Struct, frozen=True):
@@ -43,6 +46,18 @@ class Standing(Struct, frozen=True):
 
 
 AT_ONCE: Final = Standing(1, Wait(0, 0, 0, Confidence.GOOD))
+
+
+class Place:
+    """How many of a lane went before an order of some priority when they were counted, and those that came since."""
+
+    def __init__(self, counted: int) -> None:
+        self._taken = counted - 1
+
+    def next(self) -> int:
+        """The place of one more."""
+        self._taken = min(self._taken + 1, COUNT_MOST)
+        return self._taken
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -76,7 +91,6 @@ class Intake:
     def __init__(self, world: World, actor: str) -> None:
         self._world, self._actor = world, actor
         self._pools: dict[str, Pool] = {}
-        self._ahead: dict[tuple[str, str, int], int] = {}
         self._mine: dict[str, Counter[str]] = {}
         """Pool -> project -> how many of this request stand in the queue."""
 
@@ -208,7 +222,6 @@ class Intake:
             left = [place for place, found in enumerate(done) if found is None]
             if not left:
                 break
-            self._ahead.clear()
             self._mine.clear()
             at = self._world.clock.now()
             asked = [wishes[place] for place in left]
@@ -234,12 +247,13 @@ class Intake:
     ) -> tuple[Sequence[Change], Sequence[Standing], Sequence[Verdict]]:
         """Save them. A kept answer is saved with its order; the place of any other is counted meanwhile. One that comes
         alone and need not wait is claimed by the same commit."""
-        if len(changes) == 1 and self._starts_at_once(changes[0]):
-            changes = [_with_answer(changes[0], wishes[0], AT_ONCE)]
+        if len(changes) == 1 and (place := self._at_hand(changes[0])) is not None:
+            changes = [_with_answer(changes[0], wishes[0], place)]
             verdicts = await self._world.store.save(changes)
-            with suppress(StoreDown):  # it is saved, whoever cannot count it
-                await queues.started(self._world, wishes[0])
-            return changes, [AT_ONCE], verdicts
+            if place is AT_ONCE:
+                with suppress(StoreDown):  # it is saved, whoever cannot count it
+                    await queues.started(self._world, wishes[0])
+            return changes, [place], verdicts
         counting = asyncio.ensure_future(self._places(changes))
         try:
             if any(wish.key is not None for wish in wishes):
@@ -289,19 +303,30 @@ class Intake:
         mine[order.project] += 1
         return Standing(position, wait)
 
+    def _at_hand(self, change: Change) -> Standing | None:
+        """Where one that comes alone will stand, if it starts at once or everything that tells was read a moment ago."""
+        if self._starts_at_once(change):
+            return AT_ONCE
+        order, shared = change.order, self._world.shared
+        if order is None or order.rank is None or order.concurrency_key is not None:
+            return None
+        place, outlook = shared.at_hand(_place_key(order, order.rank)), shared.at_hand(outlook_key(order))
+        if place is None or outlook is None:
+            return None
+        position = place.next()
+        return Standing(position, foreseen(outlook, order, position, {}))
+
     async def _position(self, order: Order) -> int | None:
-        """The place it will get; those of the same request that have its rank are counted, not asked for."""
+        """The place it will get: behind all of its lane and priority that this server took in since they were counted."""
         if order.rank is None:
             return None
-        lane = (order.pool, order.project, order.rank)
-        if lane in self._ahead:
-            self._ahead[lane] += 1
-        else:
-            # whoever asks at the same moment with the same priority gets the same answer: none of them is saved yet
-            alike = ("position", order.pool, order.project, order.rank - order.submitted_at)
-            store = self._world.store
-            self._ahead[lane] = await self._world.shared.ask(alike, lambda: store.position_at(*lane, order.id))
-        return self._ahead[lane]
+        lane, store = (order.pool, order.project, order.rank, order.id), self._world.store
+
+        async def count() -> Place:
+            return Place(await store.position_at(*lane))
+
+        key = _place_key(order, order.rank)
+        return (await self._world.shared.ask(key, count, keep_s=PLACE_KEPT_S)).next()
 
     async def _outcome(self, wish: Wish, change: Change, place: Standing, verdict: Verdict) -> Taken | Problem | None:
         """Null when it has to be tried again."""
@@ -344,6 +369,11 @@ class Intake:
         position = await self._world.store.position(work.order)
         view: OrderView = replace(order_view(work.order, work.spec, position=position), deduplicated=True)
         return Taken(answer="deduplicated", order_id=order_id, text=msgspec.json.encode(view))
+
+
+def _place_key(order: Order, rank: int) -> tuple[str, str, str, int]:
+    """Where the place of such orders is shared: those of one priority."""
+    return "place", order.pool, order.project, rank - order.submitted_at
 
 
 def _answer(change: Change, place: Standing) -> bytes:

@@ -48,7 +48,11 @@ async def refusals(world: World, wanted: Sequence[Wanted]) -> Sequence[Problem |
     found: list[Problem | None] = []
     projects = await _projects(world)
     for each in wanted:
-        queues = await _queues(world, each.pool, projects.get(each.project))
+        project = projects.get(each.project)
+        if project is None and each.pool.settings.queue_max is None:
+            found.append(None)
+            continue
+        queues = await _queues(world, each.pool, project)
         full = next((queue for queue in queues if queue.depth >= queue.most), None)
         if full is None:
             for queue in queues:
@@ -79,7 +83,8 @@ async def _projects(world: World) -> dict[str, Project]:
     async def read() -> dict[str, Project]:
         return {project.name: project for project in await world.store.projects() if project.queue_max is not None}
 
-    return await world.shared.ask(("queues",), read, keep_s=LIMITS_KEPT_S)
+    known: dict[str, Project] | None = world.shared.at_hand(("queues",))
+    return await world.shared.ask(("queues",), read, keep_s=LIMITS_KEPT_S) if known is None else known
 
 
 async def _queue(world: World, noun: str, name: str, most: int) -> Queue:

@@ -5,6 +5,7 @@ from functools import partial
 from typing import Final
 
 import structlog
+from msgspec import Struct
 from msgspec.structs import replace
 
 from standby.core import crowd, outlook
@@ -26,6 +27,8 @@ TOOK_KEPT_S: Final = 1.0
 """How long what runs took is remembered."""
 LINE_KEPT_S: Final = 1.0
 """So old may the estimate be that an order is answered with when it is taken in."""
+OUTLOOK_KEPT_S: Final = 0.1
+"""So much longer all of it serves at once, for orders that differ in nothing that counts."""
 
 CONTENDERS_MOST: Final = 100
 """So many orders with one concurrency key are looked through for who is before another."""
@@ -49,6 +52,15 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     return _later(line, queues, _standing(order, position, projects), of_project)
 
 
+class Outlook(Struct, frozen=True):
+    """What orders of one project in one pool that need the same have in common when they are taken in."""
+
+    line: Line | str
+    projects: Mapping[str, Project] = {}
+    queues: Queues = {}
+    of_project: Line | str | None = None
+
+
 async def expected_at_submit(
     world: World, order: Order, pool: Pool, position: int, mine: Mapping[str, int]
 ) -> Expected:
@@ -56,27 +68,54 @@ async def expected_at_submit(
     moment have in common is read once. No fault in an estimate keeps an order from being taken in, or hides that it
     was."""
     try:
-        return await _at_submit(world, order, pool, position, mine)
+        if order.concurrency_key is not None and (held := await _held(world, order, order.concurrency_key)) is not None:
+            return held
+        read, key = partial(_outlook, world, order, pool), outlook_key(order)
+        outlook = await world.shared.ask(key, read, keep_s=OUTLOOK_KEPT_S)
     except StoreDown:
         raise
     except Exception:
-        log.exception("a wait could not be estimated", pool=pool.name, order=order.id)
-        return "it could not be estimated: the server's log says why"
+        return _unknown(order)
+    return foreseen(outlook, order, position, mine)
 
 
-async def _at_submit(world: World, order: Order, pool: Pool, position: int, mine: Mapping[str, int]) -> Expected:
-    shared, key = world.shared, order.concurrency_key
-    if key is not None:
-        contenders = await world.store.contenders(order.project, key, CONTENDERS_MOST)
-        if (held := concurrency_key(order, [each.order for each in contenders])) is not None:
-            return held.text
+def outlook_key(order: Order) -> tuple[str, str, str, int, float | None]:
+    """Where the outlook of such orders is shared."""
+    return "outlook", order.pool, order.project, order.memory_mb, order.cpus
+
+
+def foreseen(outlook: Outlook, order: Order, position: int, mine: Mapping[str, int]) -> Wait | str:
+    """How long an order without a concurrency key will wait that is taken in with this outlook."""
+    if isinstance(outlook.line, str):
+        return outlook.line
+    try:
+        others = {name: count for name, count in mine.items() if name != order.project}
+        queues, standing = _with(outlook.queues, others, outlook.projects), _standing(order, position, outlook.projects)
+        return _later(outlook.line, queues, standing, outlook.of_project)
+    except Exception:
+        return _unknown(order)
+
+
+def _unknown(order: Order) -> str:
+    log.exception("a wait could not be estimated", pool=order.pool, order=order.id)
+    return "it could not be estimated: the server's log says why"
+
+
+async def _held(world: World, order: Order, key: str) -> str | None:
+    contenders = await world.store.contenders(order.project, key, CONTENDERS_MOST)
+    held = concurrency_key(order, [each.order for each in contenders])
+    return None if held is None else held.text
+
+
+async def _outlook(world: World, order: Order, pool: Pool) -> Outlook:
+    shared = world.shared
 
     async def read_line() -> Line | str:
         return await _line(world, pool, order.memory_mb, order.cpus)
 
     line = await shared.ask(("line", pool.name, order.memory_mb, order.cpus), read_line, keep_s=LINE_KEPT_S)
     if isinstance(line, str):
-        return line
+        return Outlook(line)
     projects = await shared.ask(("projects",), lambda: _projects(world), keep_s=LINE_KEPT_S)
     queues = await shared.ask(("queues", pool.name), lambda: _queues(world, pool.name, projects), keep_s=LINE_KEPT_S)
     most = projects[order.project].running_max if order.project in projects else None
@@ -84,8 +123,7 @@ async def _at_submit(world: World, order: Order, pool: Pool, position: int, mine
     if most is not None:
         read_project = partial(_line_of_project, world, pool, order.project, most)
         of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
-    others = {name: count for name, count in mine.items() if name != order.project}
-    return _later(line, _with(queues, others, projects), _standing(order, position, projects), of_project)
+    return Outlook(line, projects, queues, of_project)
 
 
 def _later(line: Line | str, queues: Queues, standing: Standing, of_project: Line | str | None) -> Wait | str:

@@ -19,6 +19,8 @@ from standby.store.hot import Hot
 
 MOST_CHANGES = 500
 MOST_BYTES = 4_000_000
+MANY_CALLS = 64
+"""Of so many callers one half hears before the other: what it asks for next is written while the other one goes on."""
 
 Outcome = Verdict | Exception
 
@@ -153,9 +155,14 @@ class GroupCommit:
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
                 outcomes = [error] * len(batch)
             # the last first: a claim that came with its order is on its way before anybody hears of the order
-            for (_, call, place), outcome in zip(reversed(batch), reversed(outcomes), strict=True):
-                call.settle(place, outcome)
+            answers = list(zip(reversed(batch), reversed(outcomes), strict=True))
+            many = not self._inline and len({call for _, call, _ in batch}) >= MANY_CALLS
+            first = len(answers) // 2 if many else len(answers)
+            _answer(answers[:first])
             self._tell(entries, outcomes)
+            if many:
+                await asyncio.sleep(0)
+                _answer(answers[first:])
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
         saved = [one for one, out in zip(entries, outcomes, strict=True) if isinstance(out, Verdict) and out.saved]
@@ -236,6 +243,11 @@ class GroupCommit:
             return Verdict(Answer.CONFLICT)
         except Unsure as error:
             return StoreDown(f"the outcome is unknown: {error}")
+
+
+def _answer(answers: Sequence[tuple[Waiting, Outcome]]) -> None:
+    for (_, call, place), outcome in answers:
+        call.settle(place, outcome)
 
 
 def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
