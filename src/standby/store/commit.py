@@ -168,8 +168,8 @@ class GroupCommit:
         saved = [one for one, out in zip(entries, outcomes, strict=True) if isinstance(out, Verdict) and out.saved]
         if saved:
             added = [work for one in saved if (work := one.added) is not None]
-            asked = frozenset(one.asked_in for one in saved if one.asked_in is not None and one.added is None)
-            handed = frozenset(slot for one in saved if (slot := one.handed) is not None)
+            asked = frozenset([one.asked_in for one in saved if one.asked_in is not None and one.added is None])
+            handed = frozenset([slot for one in saved if (slot := one.handed) is not None])
             self._committed(Heard(asked, added, handed))
 
     async def _settle(self, batch: Sequence[Entry]) -> Sequence[Outcome]:

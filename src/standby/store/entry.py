@@ -99,8 +99,41 @@ class Entry(Struct, frozen=True):
 def entry(change: Change) -> Entry:
     """Make a change ready; raises ValueError for one that no store can write."""
     was, now = change.order_was, change.order
-    move = None if was is None or now is None else _move(change, was, now)
-    return move or _general(change)
+    if now is None:
+        return _general(change)
+    return (_submit(change, now) if was is None else _move(change, was, now)) or _general(change)
+
+
+def _submit(change: Change, order: Order) -> Entry | None:
+    """A new order that the narrow statement writes, made ready in the shortest way."""
+    columns, spec, kept = told(None, order), change.spec, change.idempotency
+    if spec is None or not is_submit(change, order, columns):
+        return None
+    data = encode({"order": columns, "note": change.note} if change.note else {"order": columns}).decode()
+    if ESCAPED in data:
+        return None
+    body = encode(spec).decode()
+    writes = [f"order {order.id}"]
+    if order.dedupe_live is not None:
+        writes.append(f"dedupe {order.dedupe_live}")
+    if kept is not None:
+        writes.append(f"idempotency {kept.project} {kept.key}")
+    return Entry(
+        change,
+        order,
+        None,
+        None,
+        None,
+        None,
+        data,
+        body,
+        size=len(data) + len(body) + len(change.sealed_env or b"") + 500,
+        writes=tuple(writes),
+        relies_on=(),
+        opens=None,
+        asked_in=order.pool if change.trigger in _ASKED else None,
+        hot=Hot.SUBMIT,
+    )
 
 
 def _move(change: Change, was: Order, now: Order) -> Entry | None:
@@ -162,7 +195,7 @@ def _general(change: Change) -> Entry:
         relies_on=_relies_on(change),
         opens=_opens(change),
         asked_in=_pool_of(change) if change.trigger in _ASKED else None,
-        hot=Hot.SUBMIT if change.order_was is None and is_submit(change, data) else None,
+        hot=None,
         schedule=_next(change.schedule_was, change.schedule),
     )
 

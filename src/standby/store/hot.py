@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from standby.core.model import Change, EventKind, Guards, Json, Order, OrderState
+from standby.core.model import Change, EventKind, Guards, Idempotency, Json, Order, OrderState
 
 SEPARATOR: Final = "\x1f"
 NOTHING: Final = "\x1e"
@@ -31,6 +31,10 @@ MOVES: Final = frozenset({Hot.CLAIM, Hot.READY, Hot.END})
 _UNGUARDED: Final = Guards()
 _STATE: Final = frozenset({"version", "state", "state_since"})
 _RUN: Final = frozenset({"slot", "incarnation", "handle", "commanded_at", "command_until", "ready_at", "deadline"})
+_SUBMITTED: Final = _STATE | frozenset(
+    {"id", "project", "pool", "memory_mb", "submitted_at", "attempt", "rank", "due_at", "queue_due", "dedupe_live"}
+    | {"concurrency_key"}
+)
 _SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_at"})
 _CLAIMED: Final = frozenset({"attempt", "rank", "queue_due"}) | (_RUN - {"handle", "ready_at"})
 _ENDED: Final = frozenset({"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"})
@@ -68,42 +72,38 @@ def hot_move(change: Change, was: Order, now: Order) -> tuple[Hot, Mapping[str, 
     return kind, data
 
 
-def is_submit(change: Change, data: str) -> bool:
-    """Whether the narrow statement for new orders writes this change."""
-    order, spec, kept = change.order, change.spec, change.idempotency
-    if change.kind is not EventKind.ORDER_SUBMITTED or order is None or spec is None or ESCAPED in data:
+def is_submit(change: Change, order: Order, columns: Mapping[str, Json]) -> bool:
+    """Whether the narrow statement for new orders writes this change; `columns` are those of the order."""
+    at, spec, kept = change.at, change.spec, change.idempotency
+    if change.kind is not EventKind.ORDER_SUBMITTED or spec is None or not columns.keys() <= _SUBMITTED:
         return False
-    if kept is not None:
-        texts = (kept.key, kept.fingerprint, kept.answer)
-        if any(SEPARATOR in text or NOTHING in text for text in texts):
-            return False
-        if (kept.project, kept.order_id, kept.at) != (order.project, order.id, change.at):
-            return False
-    new = Order(
-        id=order.id,
-        project=order.project,
-        pool=order.pool,
-        memory_mb=order.memory_mb,
-        submitted_at=change.at,
-        state=OrderState.PENDING,
-        state_since=change.at,
-        rank=order.rank,
-        due_at=order.due_at,
-        queue_due=order.queue_due,
-        dedupe_live=order.dedupe_live,
-        concurrency_key=order.concurrency_key,
-    )
-    if change.sealed_env == b"" or "" in (order.dedupe_live, order.concurrency_key):
+    if order.version != 1 or order.attempt or order.state is not OrderState.PENDING or spec.order_id != order.id:
+        return False
+    if order.submitted_at != at or order.state_since != at or change.guards != _UNGUARDED:
+        return False
+    if change.run or change.slot or change.slot_was or change.schedule or change.schedule_was or _of_places(change):
+        return False
+    if change.sealed_env == b"" or order.dedupe_live == "" or order.concurrency_key == "":
         return False  # on its way a lone empty text looks like none
-    rest = (change.order_was, change.run, change.slot, change.pool, change.host, change.project)
-    alone = all(row is None for row in rest) and change.guards == _UNGUARDED
-    return alone and order == new and spec.order_id == order.id
+    return kept is None or _is_kept(kept, order, at)
+
+
+def _is_kept(kept: Idempotency, order: Order, at: int) -> bool:
+    texts = (kept.key, kept.fingerprint, kept.answer)
+    if any(SEPARATOR in text or NOTHING in text for text in texts):
+        return False
+    return (kept.project, kept.order_id, kept.at) == (order.project, order.id, at)
 
 
 def _of_a_run(change: Change) -> bool:
     """Whether nothing is written beside the order, its slot and its run."""
+    return not (_of_places(change) or change.spec or change.idempotency or change.sealed_env is not None)
+
+
+def _of_places(change: Change) -> bool:
+    """Whether it writes a pool, a host or a project."""
     places = change.pool or change.pool_was or change.host or change.host_was or change.project or change.project_was
-    return not (places or change.spec or change.idempotency or change.sealed_env is not None)
+    return places is not None
 
 
 def _is_claim(change: Change, was: Order, now: Order) -> bool:
