@@ -20,6 +20,7 @@ from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle, processors, warm
 from standby.core.draft import draft, foreign
 from standby.core.estimate import Confidence, Wait
+from standby.core.lifecycle import Cause
 from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.starts import has_seats
@@ -141,8 +142,10 @@ class Intake:
 
     async def _pool(self, name: str) -> Pool:
         if name not in self._pools:
-            store = self._world.store
-            pool = await self._world.shared.ask(("pool", name), lambda: store.pool(name), keep_s=POOL_KEPT_S)
+            world, key = self._world, ("pool", name)
+            pool = world.shared.at_hand(key)
+            if pool is None:
+                pool = await world.shared.ask(key, lambda: world.store.pool(name), keep_s=POOL_KEPT_S)
             if pool is None:
                 names = sorted(each.name for each in await self._world.store.pools())
                 hint = f"use one of: {', '.join(names)}" if names else "the server has no pools yet"
@@ -196,8 +199,10 @@ class Intake:
 
     async def _check_fits(self, memory_mb: int, cpus: float | None, pool: Pool) -> None:
         """What can never be started is refused, with the figures."""
-        store, name = self._world.store, pool.host
-        host = await self._world.shared.ask(("host", name), lambda: store.host(name), keep_s=HOST_KEPT_S)
+        world, name = self._world, pool.host
+        host = world.shared.at_hand(key := ("host", name))
+        if host is None:
+            host = await world.shared.ask(key, lambda: world.store.host(name), keep_s=HOST_KEPT_S)
         if host is None:
             raise not_found("host", name)
         seats = has_seats(self._world, host)
@@ -275,10 +280,11 @@ class Intake:
 
     def _change(self, wish: Wish, at: int) -> Change:
         """The change that takes the order in."""
-        cause = replace(self._world.cause(Trigger.REQUEST, self._actor), at=at)
-        order_id = self._world.ids.order(cause.at)
+        ids = self._world.ids
+        cause = Cause(id=ids.short(), at=at, trigger=Trigger.REQUEST, actor=self._actor)
+        order_id = ids.order(at)
         spec = replace(wish.spec, order_id=order_id)
-        order = draft(order_id, cause.at, wish.project, wish.pool.name, wish.memory_mb, spec)
+        order = draft(order_id, at, wish.project, wish.pool.name, wish.memory_mb, spec)
         change = lifecycle.submit(cause, order, spec, wish.pool, self._world.seal.close(order_id, wish.env), None)
         return replace(change, note={**change.note, "said": wish.said}) if wish.said else change
 
@@ -304,7 +310,7 @@ class Intake:
         return Standing(position, wait)
 
     def _at_hand(self, change: Change) -> Standing | None:
-        """Where one that comes alone will stand, if it starts at once or everything that tells was read a moment ago."""
+        """Where one that comes alone will stand, if it starts at once, or if all that tells was read a moment ago."""
         if self._starts_at_once(change):
             return AT_ONCE
         order, shared = change.order, self._world.shared
@@ -317,7 +323,7 @@ class Intake:
         return Standing(position, foreseen(outlook, order, position, {}))
 
     async def _position(self, order: Order) -> int | None:
-        """The place it will get: behind all of its lane and priority that this server took in since they were counted."""
+        """The place it will get: behind those of its priority that this server took in since its lane was counted."""
         if order.rank is None:
             return None
         lane, store = (order.pool, order.project, order.rank, order.id), self._world.store
@@ -406,6 +412,8 @@ def _check_queue_timeout(queue_ms: int | None, pool: Pool) -> None:
 
 
 def _retry(body: RetryBody, default: Retry) -> Retry:
+    if not body.model_fields_set:
+        return default
     return Retry(
         retries=default.retries if body.retries is None else body.retries,
         base_ms=default.base_ms if body.base_s is None else round(body.base_s * 1000),

@@ -91,13 +91,15 @@ async def explain_order(world: WorldNeed, order_id: str) -> Response:
     work = await find(world, order_id)
     order = work.order
     house, gate = await _explained(world, order)
+    wait_ms, estimate = wait_views(await expected(world, order, gate, house))
     view = WhyView(
         id=order.id,
         state=order.state,
         waiting_since=time(order.state_since) if order.state in _WAITING else None,
         gate=gate_view(gate),
         position=await world.store.position(order),
-        **wait_views(await expected(world, order, gate, house)),
+        estimated_wait_ms=wait_ms,
+        estimate=estimate,
         gives_up_in_ms=None if house is None else explain.gives_up_in_ms(order, house),
         next=explain.what_follows(order, gate, length_text(work.spec.queue_timeout_ms)),
     )

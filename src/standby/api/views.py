@@ -276,6 +276,7 @@ def order_view(
     report: Report | None = None,
 ) -> OrderView:
     """One order as people see it."""
+    wait_ms, estimate = wait_views(wait)
     return OrderView(
         id=order.id,
         project=order.project,
@@ -285,7 +286,8 @@ def order_view(
         attempt=order.attempt,
         retries_left=0 if order.state in ENDED else retries_left(order, spec),
         queue_position=position,
-        **wait_views(wait),
+        estimated_wait_ms=wait_ms,
+        estimate=estimate,
         gives_up_in_ms=gives_up_in_ms,
         gate=gate_view(gate),
         slot=order.slot,
@@ -323,16 +325,13 @@ def order_view(
     )
 
 
-def wait_views(wait: Wait | str | None) -> dict[str, Any]:
+def wait_views(wait: Wait | str | None) -> tuple[int | None, EstimateView | None]:
     """The wait in one number, and what that is worth."""
     if wait is None:
-        return {"estimated_wait_ms": None, "estimate": None}
+        return None, None
     if isinstance(wait, str):
-        return {"estimated_wait_ms": None, "estimate": EstimateView(None, None, "none", wait)}
-    return {
-        "estimated_wait_ms": wait.usual_ms,
-        "estimate": EstimateView(wait.low_ms, wait.high_ms, wait.confidence.value, None),
-    }
+        return None, EstimateView(None, None, "none", wait)
+    return wait.usual_ms, EstimateView(wait.low_ms, wait.high_ms, wait.confidence.value, None)
 
 
 def worker_view(report: Report) -> WorkerView:

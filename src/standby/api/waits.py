@@ -32,6 +32,8 @@ OUTLOOK_KEPT_S: Final = 0.1
 
 CONTENDERS_MOST: Final = 100
 """So many orders with one concurrency key are looked through for who is before another."""
+FAULT: Final = "a wait could not be estimated"
+UNKNOWN: Final = "it could not be estimated: the server's log says why"
 
 Queues = Mapping[str, Queue]
 Expected = Wait | str | None
@@ -75,7 +77,8 @@ async def expected_at_submit(
     except StoreDown:
         raise
     except Exception:
-        return _unknown(order)
+        log.exception(FAULT, pool=order.pool, order=order.id)
+        return UNKNOWN
     return foreseen(outlook, order, position, mine)
 
 
@@ -93,12 +96,8 @@ def foreseen(outlook: Outlook, order: Order, position: int, mine: Mapping[str, i
         queues, standing = _with(outlook.queues, others, outlook.projects), _standing(order, position, outlook.projects)
         return _later(outlook.line, queues, standing, outlook.of_project)
     except Exception:
-        return _unknown(order)
-
-
-def _unknown(order: Order) -> str:
-    log.exception("a wait could not be estimated", pool=order.pool, order=order.id)
-    return "it could not be estimated: the server's log says why"
+        log.exception(FAULT, pool=order.pool, order=order.id)
+        return UNKNOWN
 
 
 async def _held(world: World, order: Order, key: str) -> str | None:

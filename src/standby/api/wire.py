@@ -15,7 +15,6 @@ from pydantic import (
     ValidationError,
     WithJsonSchema,
 )
-from starlette.requests import ClientDisconnect
 
 from standby.api.problems import Problem, cut, from_validation, invalid
 from standby.core.model import NEVER_RETRIED, Json, Missed, OnConflict, OrderState, Reason
@@ -310,16 +309,18 @@ B = TypeVar("B", bound=Body)
 
 async def read_body(request: Request, most_kb: int) -> bytes:
     """The whole body, or 413 as soon as it is too large."""
-    parts, size = [], 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > most_kb * 1024:
-                text = f"the body is larger than {most_kb} KB"
-                raise Problem(413, "too_large", text, "send less, or raise request_max_kb")
-            parts.append(part)
-    except ClientDisconnect:  # nobody is there to read it, but the log of a server is not for faults of its callers
-        raise Problem(400, "cut_off", "the body ended before its end", "send it again") from None
+    parts, size, more = [], 0, True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            # nobody is there to read it, but the log of a server is not for faults of its callers
+            raise Problem(400, "cut_off", "the body ended before its end", "send it again")
+        part, more = message.get("body", b""), message.get("more_body", False)
+        size += len(part)
+        if size > most_kb * 1024:
+            text = f"the body is larger than {most_kb} KB"
+            raise Problem(413, "too_large", text, "send less, or raise request_max_kb")
+        parts.append(part)
     return b"".join(parts)
 
 
