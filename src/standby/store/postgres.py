@@ -21,7 +21,7 @@ from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
-from standby.store.postgres_hot import SAVE_HOT, hot_parameters
+from standby.store.postgres_hot import hot_call
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
 from standby.store.schedules import PUT_SCHEDULE, put_parameters
@@ -169,7 +169,7 @@ class PostgresStore(Sweeps):
         if not hot:
             return await self._save_others(batch)
         hint = hint_text(batch) if self.hints.on else None
-        taken, seqs, *more = await self._call(SAVE_HOT, [*hot_parameters(hot), *parameters(others), hint])
+        taken, seqs, *more = await self._call(*hot_call(hot, parameters(others) if others else (), hint))
         found = zip(taken or (), seqs or (), strict=True)
         saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for place, seq in found}
         if others:

@@ -4,63 +4,75 @@ A column travels as one text: an array of numbers as PostgreSQL writes it, texts
 several times faster than arrays of values, of which the client looks at each one.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from standby.store.entry import Entry
 from standby.store.hot import NOTHING, SEPARATOR, Hot
 
-# n: a number, t: a text
-_GROUPS: Final = "tntnntt"
-_COLUMNS: Final = {
-    Hot.END: "nnttntntntnntntnnttnnnntnnt",
-    Hot.CLAIM: "nnttnnntntnnt",
-    Hot.READY: "nnttnntnt",
-    Hot.SUBMIT: "nnttttnnnnntttttttt",
+_PARAMETERS: Final = {
+    None: "g_host g_epoch# g_pool g_pool_version# g_host_version# g_trigger g_actor",
+    Hot.END: "e_n# e_g# e_change e_id e_was# e_from e_at# e_state e_due# e_reason e_code# e_ended# e_slot e_slot_was# "
+    "e_slot_state e_slot_since# e_number# e_incarnation e_handle e_commanded# e_ready# e_stop_asked# e_signal# e_error "
+    "e_peak# e_cpu# e_data",
+    Hot.CLAIM: "c_n# c_g# c_change c_id c_was# c_at# c_attempt# c_slot c_slot_was# c_incarnation c_until# c_deadline# "
+    "c_data",
+    Hot.READY: "r_n# r_g# r_change r_id r_was# r_at# r_handle r_deadline# r_data",
+    Hot.SUBMIT: "s_n# s_g# s_change s_id s_project s_pool s_memory# s_at# s_rank# s_due# s_queue_due# s_dedupe "
+    "s_concurrency s_body s_sealed s_key s_fingerprint s_answer s_data",
 }
-_TYPES: Final = {"n": "cast(${} as text)::bigint[]", "t": "string_to_array(${}, E'\\x1f', E'\\x1e')"}
-_OTHERS: Final = 11
-
-
-def _save_hot() -> str:
-    kinds = _GROUPS + "".join(_COLUMNS.values())
-    columns = [_TYPES[kind].format(place) for place, kind in enumerate(kinds, 1)]
-    others = [f"${len(kinds) + place}" for place in range(1, _OTHERS + 1)]
-    return f"select * from save_hot({', '.join([*columns, *others])})"  # noqa: S608  no input is in it
-
-
-SAVE_HOT: Final = _save_hot()
+"""Those of `save_hot`: what all have in common, then each kind. A # marks numbers."""
+_COLUMNS: Final = {
+    kind: tuple((name.rstrip("#"), name.endswith("#")) for name in names.split()) for kind, names in _PARAMETERS.items()
+}
+_OTHERS: Final = "changes new_orders changed_orders slots_in runs_in specs_in replays_in pools_in hosts_in projects_in"
+_NUMBERS: Final = "cast(${} as text)::bigint[]"
+_TEXTS: Final = "string_to_array(${}, E'\\x1f', E'\\x1e')"
 
 Row = tuple[Any, ...]
 
 
-def hot_parameters(batch: Sequence[Entry]) -> list[str | None]:
-    """The columns of what many changes have in common (guards, trigger, actor), and of ends, claims, readies and
-    submits, in the order of the parameters."""
+@lru_cache(64)
+def _save_hot(kinds: tuple[Hot, ...], others: bool) -> str:
+    """The call for a batch with such changes: what it does not have is not sent."""
+    columns = [column for kind in (None, *kinds) for column in _COLUMNS[kind]]
+    given = [(name, _NUMBERS if numbers else _TEXTS) for name, numbers in columns]
+    given += [(name, "${}") for name in (_OTHERS.split() if others else [])] + [("hint", "${}")]
+    texts = [f"{name} => {text.format(place)}" for place, (name, text) in enumerate(given, 1)]
+    return f"select * from save_hot({', '.join(texts)})"  # noqa: S608  no input is in it
+
+
+def hot_call(batch: Sequence[Entry], others: Sequence[Any], hint: str | None) -> tuple[str, Sequence[Any]]:
+    """The statement that saves these hot changes, and others as `parameters` has them, with its values: the columns of
+    what many changes have in common (guards, trigger, actor), and of ends, claims, readies and submits."""
     groups: dict[Row, int] = {}
-    moves: dict[Hot, list[Row]] = {kind: [] for kind in _COLUMNS}
+    moves: dict[Hot, list[Row]] = {}
     for n, one in enumerate(batch, 1):
         assert one.hot is not None
         g = groups.setdefault(_group(one), len(groups) + 1)
-        moves[one.hot].append(_ROWS[one.hot](n, g, one))
-    columns = _texts(list(groups), _GROUPS)
-    for kind, kinds in _COLUMNS.items():
-        columns += _texts(moves[kind], kinds)
-    return columns
+        moves.setdefault(one.hot, []).append(_ROWS[one.hot](n, g, one))
+    kinds = tuple([kind for kind in _ROWS if kind in moves])
+    values: list[Any] = _texts(list(groups), None)
+    for kind in kinds:
+        values += _texts(moves[kind], kind)
+    return _save_hot(kinds, bool(others)), [*values, *others, hint]
 
 
-def _texts(rows: Sequence[Row], kinds: str) -> list[str | None]:
-    if not rows:
-        return [None] * len(kinds)
-    columns = zip(*rows, strict=True)
-    return [_numbers(column) if kind == "n" else _words(column) for column, kind in zip(columns, kinds, strict=True)]
+def _texts(rows: Sequence[Row], kind: Hot | None) -> list[str | None]:
+    columns = zip(zip(*rows, strict=True), _COLUMNS[kind], strict=True)
+    return [_numbers(column) if numbers else _words(column) for column, (_, numbers) in columns]
 
 
-def _numbers(column: Iterable[int | None]) -> str:
+def _numbers(column: Row) -> str | None:
+    if column[0] is None and column.count(None) == len(column):
+        return None
     return "{" + ",".join(["null" if value is None else str(value) for value in column]) + "}"
 
 
-def _words(column: Iterable[str | None]) -> str:
+def _words(column: Row) -> str | None:
+    if column[0] is None and column.count(None) == len(column):
+        return None
     return SEPARATOR.join([NOTHING if value is None else value for value in column])
 
 
