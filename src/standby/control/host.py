@@ -318,8 +318,8 @@ class HostStep:
             return False
         if mirror.host.unreachable_since is not None or not self._hold.outlives(self._world.config.command_window_ms):
             return False
-        room = self._tending.room(mirror)
-        if any(admit.takes(room, pool) and not self._book.ahead.nobody(name) for name, pool in mirror.pools.items()):
+        room, ahead = self._tending.room(mirror), self._book.ahead
+        if any(not ahead.nobody(name) and admit.takes(room, pool) for name, pool in mirror.pools.items()):
             return False
         plan = admit.admit(room, [order])
         if plan.admissions:

@@ -19,8 +19,8 @@ from standby.store.hot import Hot
 
 MOST_CHANGES = 500
 MOST_BYTES = 4_000_000
-MANY_CALLS = 64
-"""Of so many callers one half hears before the other: what it asks for next is written while the other one goes on."""
+MANY = 64
+"""Of so many submits one half is answered first: what it asks for next is written while the other half goes on."""
 
 Outcome = Verdict | Exception
 
@@ -65,6 +65,7 @@ class Call:
 
 
 Waiting = tuple[Entry, Call, int]
+Answers = Sequence[tuple[Waiting, Outcome]]
 
 
 def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
@@ -154,15 +155,11 @@ class GroupCommit:
                 outcomes: Sequence[Outcome] = await settle(entries)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
                 outcomes = [error] * len(batch)
-            # the last first: a claim that came with its order is on its way before anybody hears of the order
-            answers = list(zip(reversed(batch), reversed(outcomes), strict=True))
-            many = not self._inline and len({call for _, call, _ in batch}) >= MANY_CALLS
-            first = len(answers) // 2 if many else len(answers)
-            _answer(answers[:first])
+            first, later = _turns(batch, outcomes)
+            _answer(first)
+            if later:
+                asyncio.get_running_loop().call_soon(_answer, later)
             self._tell(entries, outcomes)
-            if many:
-                await asyncio.sleep(0)
-                _answer(answers[first:])
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
         saved = [one for one, out in zip(entries, outcomes, strict=True) if isinstance(out, Verdict) and out.saved]
@@ -245,7 +242,19 @@ class GroupCommit:
             return StoreDown(f"the outcome is unknown: {error}")
 
 
-def _answer(answers: Sequence[tuple[Waiting, Outcome]]) -> None:
+def _turns(batch: Sequence[Waiting], outcomes: Sequence[Outcome]) -> tuple[Answers, Answers]:
+    """Who hears first, and who a turn later: a claim that came with its order is on its way before anybody hears of the
+    order."""
+    answers = list(zip(batch, outcomes, strict=True))
+    submits = [each for each in answers if each[0][0].hot is Hot.SUBMIT]
+    others = [each for each in answers if each[0][0].hot is not Hot.SUBMIT]
+    if submits and others:
+        return others, submits
+    first = len(answers) // 2 if len(submits) >= MANY else len(answers)
+    return answers[:first], answers[first:]
+
+
+def _answer(answers: Answers) -> None:
     for (_, call, place), outcome in answers:
         call.settle(place, outcome)
 

@@ -1,0 +1,66 @@
+"""Who hears of a commit, and when: what follows an answer begins while others are still answered."""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from standby.core.model import Change, EventKind
+from standby.store.commit import MANY, GroupCommit
+from standby.store.contract import Answer, Verdict
+from standby.store.entry import Entry
+from tests import make
+
+pytestmark = pytest.mark.anyio
+
+
+class Saving:
+    """An engine that saves everything, a turn later."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[EventKind]] = []
+
+    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+        self.batches.append([one.change.kind for one in batch])
+        await asyncio.sleep(0)
+        return [Verdict(Answer.SAVED, place) for place, _ in enumerate(batch, 1)]
+
+    async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
+        return {}
+
+
+async def test_of_many_submits_one_half_is_heard_of_first_and_asks_again_meanwhile() -> None:
+    engine, heard = Saving(), list[str]()
+    commit = GroupCommit(engine, lambda _: None)
+
+    async def caller() -> None:
+        for _ in range(2):
+            await commit.save([make.submit()])
+            heard.append(f"commit {len(engine.batches)}")
+
+    await asyncio.gather(*(caller() for _ in range(MANY)))
+    half = MANY // 2
+    assert [len(batch) for batch in engine.batches] == [MANY, half, half]
+    assert heard[:half] == ["commit 1"] * half
+    assert heard[half : 2 * half] == ["commit 2"] * half, "the next commit was on its way before the others heard"
+
+
+async def test_a_claim_that_came_with_its_order_is_sent_before_anybody_hears_of_the_order() -> None:
+    engine, heard = Saving(), list[str]()
+    commit = GroupCommit(engine, lambda _: None)
+    submit = make.submit()
+    assert submit.order is not None
+    claim = make.claim(submit.order, make.slot())
+
+    async def start() -> None:
+        heard.append("start")
+
+    async def saved(change: Change) -> None:
+        await commit.save([change])
+        if change is claim:
+            await asyncio.ensure_future(start())
+        heard.append(change.kind)
+
+    await asyncio.gather(saved(submit), saved(claim))
+    assert engine.batches == [[EventKind.ORDER_SUBMITTED, EventKind.ORDER_CLAIMED]]
+    assert heard[0] == "start"
