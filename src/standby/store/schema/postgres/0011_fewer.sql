@@ -1,5 +1,6 @@
 -- As before, but for what a batch does not have: it need not be given, is not looked up, and its tables are not touched. Of a batch
--- that only takes orders in, no guards are read; envs and kept answers are written by statements of their own.
+-- that only takes orders in, no guards are read; envs and kept answers are written by statements of their own. An order that is
+-- claimed as it comes is inserted as claimed, unless a project is limited: then, and where it does not fit, it is claimed as others.
 drop function save_hot;
 
 create function save_hot(
@@ -28,6 +29,7 @@ language plpgsql as $$
 declare
     held boolean[];
     refused bigint[] := '{}';
+    limited boolean;
     crowded bigint[] := '{}';
     more bigint[];
     more_seqs bigint[];
@@ -35,6 +37,7 @@ declare
 begin
     perform pg_advisory_xact_lock(x'5354414e444259'::bigint);
 
+    limited := c_n is not null and exists (select 1 from projects p where p.running_max is not null);
     if e_n is not null or c_n is not null or r_n is not null then
         held := array(
             select coalesce(l.epoch = g.epoch and (g.pool is null or p.version = g.pool_version)
@@ -94,24 +97,39 @@ begin
                     or exists (select 1 from idempotency i where i.project = s.project and i.key = s.key));
         end if;
         with s as materialized (
-            select s.*, last_seq + row_number() over () as seq
+            select s.*, c.i, last_seq + row_number() over () + count(c.i) over (rows unbounded preceding) - (c.i is not null)::int
+                as seq
             from unnest(s_n, s_g, s_change, s_id, s_project, s_pool, s_memory, s_at, s_rank, s_due, s_queue_due, s_dedupe,
                     s_concurrency, s_body, s_data)
                 s (n, g, change, id, project, pool, memory, at, rank, due, queue_due, dedupe, concurrency, body, data)
+                left join lateral (
+                    select c.i from array_position(c_id, s.id) c (i)
+                        join slots l on l.name = c_slot[c.i] and l.version = c_slot_was[c.i] and l.state = 'idle'
+                    where c_n is not null and not limited and s.rank is not null and s.concurrency is null
+                        and c_was[c.i] = 1 and held[c_g[c.i]]
+                        and not exists (select 1 from orders h where h.slot = c_slot[c.i])) c on true
             where not s.n = any (refused) and not exists (select 1 from orders o where o.id = s.id)),
         o as (
             insert into orders (id, version, project, pool, memory_mb, submitted_at, state, state_since, attempt, rank, due_at,
-                queue_due, dedupe_live, concurrency_key)
-            select s.id, 1, s.project, s.pool, s.memory, s.at, 'pending', s.at, 0, s.rank, s.due, s.queue_due, s.dedupe,
-                s.concurrency
+                queue_due, dedupe_live, concurrency_key, slot, incarnation, commanded_at, command_until, deadline)
+            select s.id, case when s.i is null then 1 else 2 end, s.project, s.pool, s.memory, s.at,
+                case when s.i is null then 'pending' else 'preparing' end, coalesce(c_at[s.i], s.at), coalesce(c_attempt[s.i], 0),
+                case when s.i is null then s.rank end, s.due, case when s.i is null then s.queue_due end, s.dedupe, s.concurrency,
+                c_slot[s.i], c_incarnation[s.i], c_at[s.i], c_until[s.i], c_deadline[s.i]
             from s),
         p as (
             insert into specs (seq, order_id, pool, project, body) select s.seq, s.id, s.pool, s.project, s.body from s),
         v as (
             insert into events (seq, at, kind, subject, from_state, to_state, trigger, actor, data, change)
             select s.seq, s.at, 'order.submitted', s.id, null, 'pending', g_trigger[s.g], g_actor[s.g], s.data, s.change
-            from s)
-        select array_agg(s.n), array_agg(s.seq) into more, more_seqs from s;
+            from s
+            union all
+            select s.seq + 1, c_at[s.i], 'order.claimed', s.id, 'pending', 'preparing', g_trigger[c_g[s.i]], g_actor[c_g[s.i]],
+                c_data[s.i], c_change[s.i]
+            from s where s.i is not null)
+        select array_agg(s.n) || array_agg(c_n[s.i]) filter (where s.i is not null),
+            array_agg(s.seq) || array_agg(s.seq + 1) filter (where s.i is not null)
+        into more, more_seqs from s;
         if s_sealed is not null then
             insert into envs (order_id, sealed)
             select s.id, decode(s.sealed, 'hex') from unnest(s_n, s_id, s_sealed) s (n, id, sealed)
@@ -129,8 +147,8 @@ begin
         last_seq := last_seq + coalesce(cardinality(more), 0);
     end if;
 
-    if c_n is not null then
-        if exists (select 1 from projects p where p.running_max is not null) then
+    if not c_n <@ saved then
+        if limited then
             crowded := array(
                 with claim as materialized (
                     select c.n, o.project, row_number() over (partition by o.project order by c.n) as place
