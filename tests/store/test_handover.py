@@ -191,6 +191,50 @@ async def test_a_claim_that_is_refused_leaves_its_order_waiting(store: Store) ->
     assert work is not None and work.order.state is OrderState.PENDING
 
 
+async def test_who_starts_and_who_waits_are_taken_in_by_one_commit(store: Store) -> None:
+    house = House(store)
+    slots, _ = await house.open(2, 0)
+    starts, waits, late = orders = [make.order(project="default", pool="default") for _ in range(3)]
+    claims = [house.claim(starts, slots[0]), house.claim(late, replace(slots[1], version=7))]
+
+    verdicts = await store.save([make.submit(starts), claims[0], make.submit(waits), make.submit(late), claims[1]])
+
+    assert _answers(verdicts) == [*[Answer.SAVED] * 4, Answer.CONFLICT]
+    events = await store.events(0, 1_000)
+    assert [event.seq for event in events] == list(range(1, len(events) + 1))
+    assert {verdict.seq for verdict in verdicts[:4]} == {event.seq for event in events[-4:]}
+    found = {order.id: await store.order(order.id) for order in orders}
+    assert fold(events).orders == {key: work.order for key, work in found.items() if work is not None}
+    assert [work.order.state for work in found.values() if work is not None] == ["preparing", "pending", "pending"]
+
+
+async def test_the_limit_of_a_project_holds_for_orders_that_are_claimed_as_they_come(store: Store) -> None:
+    house = House(store)
+    slots, _ = await house.open(2, 0)
+    await store.save([make.limit_project("default", 1)])
+    orders = [make.order(project="default", pool="default") for _ in slots]
+    submits = [make.submit(order) for order in orders]
+    claims = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=True)]
+
+    verdicts = await store.save([submits[0], claims[0], submits[1], claims[1]])
+
+    assert _answers(verdicts) == [Answer.SAVED, Answer.SAVED, Answer.SAVED, Answer.FULL]
+    assert list(await store.holders()) == [slots[0].name]
+
+
+async def test_a_slot_that_an_end_lets_go_is_taken_by_an_order_that_comes(store: Store) -> None:
+    house = House(store)
+    (slot,), (first,) = await house.open(1, 1)
+    claim = house.claim(first, slot)
+    await store.save([claim])
+    end, order = house.end(claim, slot), make.order(project="default", pool="default")
+
+    verdicts = await store.save([end, make.submit(order), house.claim(order, _slot(end))])
+
+    assert _answers(verdicts) == [Answer.SAVED] * 3
+    assert [held.id for held in (await store.holders()).values()] == [order.id]
+
+
 async def test_claims_with_keys_share_the_commit_of_the_ends_before_them(store: Store) -> None:
     house = House(store)
     slots, orders = await house.open(3, 6, "abcdef")
