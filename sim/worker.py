@@ -1,7 +1,7 @@
 """Resident workers of the simulated world: they speak with servers through the routes of the API, as they can."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
 from typing import Any, Protocol, cast
@@ -238,8 +238,8 @@ class _Asked:
         self.headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
         self._body = b"" if body is None else msgspec.json.encode(body)
 
-    async def stream(self) -> AsyncIterator[bytes]:
-        yield self._body
+    async def receive(self) -> Mapping[str, Any]:
+        return {"type": "http.request", "body": self._body, "more_body": False}
 
 
 async def _served(instance: Instance, route: str, token: str, body: Any, wait_s: float) -> Response:

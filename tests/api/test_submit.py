@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from standby.api import standings
 from standby.core.model import OrderState
 from tests.api.house import House, house
 
@@ -76,6 +77,25 @@ async def test_a_body_that_cannot_be_meant_is_refused_with_the_name_of_the_field
     assert answer.headers["content-type"] == "application/problem+json"
     assert {"type", "title", "status", "code", "detail", "what_to_do", "errors"} == problem.keys()
     assert problem["errors"][0]["field"] == field
+
+
+async def test_orders_of_one_moment_have_places_behind_each_other_and_their_lane_is_counted_once(
+    home: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(standings, "PLACE_KEPT_S", 60.0)
+    await home.submit()
+    home.world.shared._asked.clear()
+    counted, count = list[str](), home.world.store.position_at
+
+    async def position_at(pool: str, project: str, rank: int, order_id: str) -> int:
+        counted.append(order_id)
+        return await count(pool, project, rank, order_id)
+
+    home.world.store.position_at = position_at  # type: ignore[method-assign]
+    orders = await asyncio.gather(*(home.submit() for _ in range(5)))
+    orders.append(await home.submit())
+    assert [order["queue_position"] for order in sorted(orders, key=lambda order: order["id"])] == [2, 3, 4, 5, 6, 7]
+    assert len(counted) == 1
 
 
 async def test_the_refusal_of_an_unknown_pool_names_the_pools_there_are(home: House) -> None:

@@ -1,7 +1,6 @@
 """Taking in work orders, one or many: checked wishes become changes, and each is answered after its commit."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Literal
@@ -14,18 +13,17 @@ from standby import conflicts
 from standby.api import queues
 from standby.api.auth import ADMINS
 from standby.api.problems import Problem, invalid, not_found
+from standby.api.standings import AT_ONCE, UNKNOWN, Standing, at_hand, standings
 from standby.api.views import OrderView, order_view
-from standby.api.waits import Expected, expected_at_submit, foreseen, outlook_key
 from standby.api.wire import RetryBody, SubmitBody
 from standby.core import lifecycle, processors, warm
 from standby.core.draft import draft, foreign
-from standby.core.estimate import Confidence, Wait
+from standby.core.estimate import Wait
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, Idempotency, OnConflict, Order, Pool, Retry, Spec, Trigger
+from standby.core.model import Change, Idempotency, OnConflict, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.starts import has_seats
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
-from standby.store.reads import COUNT_MOST
 from standby.world import World
 
 IDEMPOTENCY_MS: Final = 24 * 3_600_000
@@ -35,30 +33,6 @@ POOL_KEPT_S: Final = 0.2
 blocked or opened."""
 HOST_KEPT_S: Final = 10.0
 """So old may the size of a host be: it changes when a server starts."""
-PLACE_KEPT_S: Final = 0.1
-"""So long a count of those before an order serves; what this server takes in meanwhile is added to it."""
-
-
-class Standing(Struct, frozen=True):
-    """Where an order stands when it is taken in."""
-
-    position: int | None
-    wait: Expected
-
-
-AT_ONCE: Final = Standing(1, Wait(0, 0, 0, Confidence.GOOD))
-
-
-class Place:
-    """How many of a lane went before an order of some priority when they were counted, and those that came since."""
-
-    def __init__(self, counted: int) -> None:
-        self._taken = counted - 1
-
-    def next(self) -> int:
-        """The place of one more."""
-        self._taken = min(self._taken + 1, COUNT_MOST)
-        return self._taken
 
 
 class Wish(Struct, frozen=True, kw_only=True):
@@ -92,8 +66,6 @@ class Intake:
     def __init__(self, world: World, actor: str) -> None:
         self._world, self._actor = world, actor
         self._pools: dict[str, Pool] = {}
-        self._mine: dict[str, Counter[str]] = {}
-        """Pool -> project -> how many of this request stand in the queue."""
 
     # wishes
 
@@ -227,7 +199,6 @@ class Intake:
             left = [place for place, found in enumerate(done) if found is None]
             if not left:
                 break
-            self._mine.clear()
             at = self._world.clock.now()
             asked = [wishes[place] for place in left]
             changes, places, verdicts = await self._save(asked, [self._change(wish, at) for wish in asked], together)
@@ -259,7 +230,7 @@ class Intake:
                 with suppress(StoreDown):  # it is saved, whoever cannot count it
                     await queues.started(self._world, wishes[0])
             return changes, [place], verdicts
-        counting = asyncio.ensure_future(self._places(changes))
+        counting = asyncio.ensure_future(standings(self._world, changes, self._pools))
         try:
             if any(wish.key is not None for wish in wishes):
                 kept = zip(changes, wishes, await counting, strict=True)
@@ -272,11 +243,7 @@ class Intake:
         try:
             return changes, await counting, verdicts
         except StoreDown:
-            return (
-                changes,
-                [Standing(None, None)] * len(changes),
-                verdicts,
-            )  # what is saved is saved, whoever cannot count it
+            return changes, [UNKNOWN] * len(changes), verdicts  # what is saved is saved, whoever cannot count it
 
     def _change(self, wish: Wish, at: int) -> Change:
         """The change that takes the order in."""
@@ -295,44 +262,11 @@ class Intake:
             return False
         return self._world.arrivals.offer(Work(order, spec))
 
-    async def _places(self, changes: Sequence[Change]) -> Sequence[Standing]:
-        """Where each order will stand."""
-        return [await self._standing(change.order) for change in changes if change.order is not None]
-
-    async def _standing(self, order: Order) -> Standing:
-        """Its place, and how long it will probably wait there."""
-        position = await self._position(order)
-        if position is None:
-            return Standing(None, None)
-        pool, mine = await self._pool(order.pool), self._mine.setdefault(order.pool, Counter())
-        wait = await expected_at_submit(self._world, order, pool, position, mine)
-        mine[order.project] += 1
-        return Standing(position, wait)
-
     def _at_hand(self, change: Change) -> Standing | None:
         """Where one that comes alone will stand, if it starts at once, or if all that tells was read a moment ago."""
         if self._starts_at_once(change):
             return AT_ONCE
-        order, shared = change.order, self._world.shared
-        if order is None or order.rank is None or order.concurrency_key is not None:
-            return None
-        place, outlook = shared.at_hand(_place_key(order, order.rank)), shared.at_hand(outlook_key(order))
-        if place is None or outlook is None:
-            return None
-        position = place.next()
-        return Standing(position, foreseen(outlook, order, position, {}))
-
-    async def _position(self, order: Order) -> int | None:
-        """The place it will get: behind those of its priority that this server took in since its lane was counted."""
-        if order.rank is None:
-            return None
-        lane, store = (order.pool, order.project, order.rank, order.id), self._world.store
-
-        async def count() -> Place:
-            return Place(await store.position_at(*lane))
-
-        key = _place_key(order, order.rank)
-        return (await self._world.shared.ask(key, count, keep_s=PLACE_KEPT_S)).next()
+        return None if change.order is None else at_hand(self._world, change.order)
 
     async def _outcome(self, wish: Wish, change: Change, place: Standing, verdict: Verdict) -> Taken | Problem | None:
         """Null when it has to be tried again."""
@@ -375,11 +309,6 @@ class Intake:
         position = await self._world.store.position(work.order)
         view: OrderView = replace(order_view(work.order, work.spec, position=position), deduplicated=True)
         return Taken(answer="deduplicated", order_id=order_id, text=msgspec.json.encode(view))
-
-
-def _place_key(order: Order, rank: int) -> tuple[str, str, str, int]:
-    """Where the place of such orders is shared: those of one priority."""
-    return "place", order.pool, order.project, rank - order.submitted_at
 
 
 def _answer(change: Change, place: Standing) -> bytes:
