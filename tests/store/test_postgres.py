@@ -202,6 +202,23 @@ async def test_writes_go_by_primary_key_even_if_analysed_while_empty(url: str, a
     assert found["orders"][1] < 10 * 400
 
 
+async def test_submits_look_for_each_row_alone_even_if_analysed_while_empty(url: str, admin: Any) -> None:
+    await admin.execute("analyze")
+    async with open_store(url) as store:
+        for half in ("first", "second"):
+            made = [make.submit(dedupe_live=f"{half}:{n}", key=f"{half}-{n}") for n in range(400)]
+            assert all(verdict.saved for verdict in await store.save(made))
+    text = """
+    select sum(idx_tup_read) filter (where relname = 'orders'), sum(idx_tup_read) filter (where relname = 'idempotency'),
+        sum(idx_scan) from pg_stat_user_indexes
+    """
+    async with asyncio.timeout(10):
+        while (counted := await admin.fetchrow(text))[2] < 800:
+            pass
+    # None of them is there yet: an index that is walked for each one tells of the 400 before them.
+    assert counted[0] < 400 and counted[1] < 400, counted
+
+
 async def scans(admin: Any) -> dict[str, tuple[int, int]]:
     """Table -> (rows read by walking it, rows fetched by index), once the sessions have reported theirs."""
     text = """
