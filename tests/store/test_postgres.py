@@ -209,7 +209,8 @@ async def test_submits_look_for_each_row_alone_even_if_analysed_while_empty(url:
             made = [make.submit(dedupe_live=f"{half}:{n}", key=f"{half}-{n}") for n in range(400)]
             assert all(verdict.saved for verdict in await store.save(made))
     text = """
-    select sum(idx_tup_read) filter (where relname = 'orders'), sum(idx_tup_read) filter (where relname = 'idempotency'),
+    select sum(idx_tup_read) filter (where relname = 'orders'),
+        sum(idx_tup_read) filter (where relname = 'idempotency'),
         sum(idx_scan) from pg_stat_user_indexes
     """
     async with asyncio.timeout(10):
