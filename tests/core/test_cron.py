@@ -24,12 +24,14 @@ ZONES = {
 """And moments at which their clocks are set."""
 
 
+@pytest.fixture(autouse=True)
+def _read_anew() -> None:
+    """What another test read is not kept: a mutant is in place only while a test runs."""
+    cron.parse.cache_clear()
+
+
 def ms(moment: datetime) -> int:
     return int(moment.timestamp() * 1000)
-
-
-def shown(tick: int | None, zone: tzinfo) -> str | None:
-    return None if tick is None else datetime.fromtimestamp(tick / 1000, zone).isoformat(timespec="minutes")
 
 
 def matches(found: Cron, wall: datetime) -> bool:
@@ -82,7 +84,7 @@ def test_the_next_tick_is_the_one_that_looking_at_every_minute_finds(
     if expected is None:
         assert tick is None or tick > ms(until)
     else:
-        assert shown(tick, UTC) == shown(ms(expected), UTC)
+        assert tick == ms(expected)
 
 
 @pytest.mark.parametrize(
@@ -103,12 +105,21 @@ def test_the_next_tick_is_the_one_that_looking_at_every_minute_finds(
         ("0 0 * jan,jul sun", "UTC", "2026-11-15T00:00+00:00", ["2027-01-03T00:00+00:00"]),
         ("0 12 * * 5-7", "UTC", "2026-11-12T13:00+00:00", ["2026-11-13T12:00+00:00", "2026-11-14T12:00+00:00"]),
         ("50/5 0 * * *", "UTC", "2026-11-15T00:00+00:00", ["2026-11-15T00:50+00:00", "2026-11-15T00:55+00:00"]),
+        (
+            "*/30 * 6,7 * *",
+            "America/St_Johns",
+            "2010-11-06T23:45-02:30",
+            ["2010-11-07T00:00-02:30", "2010-11-06T23:30-03:30", "2010-11-07T00:00-03:30"],
+        ),
+        ("*/30 * 6 * *", "America/St_Johns", "2010-11-06T23:45-02:30", ["2010-11-06T23:30-03:30"]),
+        ("30 0,5 * * *", "Atlantic/Azores", "2026-10-25T00:10-01:00", ["2026-10-25T05:30-01:00"]),
+        ("*/30 23 * * *", "Antarctica/Casey", "2010-03-05T01:30+11:00", ["2010-03-04T23:00+08:00"]),
+        ("0 1,5 * * *", "Antarctica/Casey", "2010-03-05T00:30+08:00", ["2010-03-05T05:00+08:00"]),
     ],
 )
 def test_ticks_come_when_a_person_expects_them(text: str, zone: str, after: str, ticks: list[str]) -> None:
-    place = ZoneInfo(zone)
-    found = cron.preview(cron.parse(text), place, ms(datetime.fromisoformat(after)), len(ticks))
-    assert [shown(tick, place) for tick in found] == ticks
+    found = cron.preview(cron.parse(text), ZoneInfo(zone), ms(datetime.fromisoformat(after)), len(ticks))
+    assert found == [ms(datetime.fromisoformat(tick)) for tick in ticks]
 
 
 def test_a_tick_is_always_after_the_moment_it_was_asked_for() -> None:
@@ -130,7 +141,7 @@ def test_the_end_of_the_calendar_has_no_tick() -> None:
     [
         ("", "0 fields and needs five"),
         ("* * * *", "4 fields and needs five"),
-        ("60 * * * *", "minute: '60' is not a value; use 0 to 59"),
+        ("60 * * * *", "minute: '60' is not a value; use 0 to 59$"),
         ("* * 0 * *", "day of month: '0' is not a value"),
         ("* * * fob *", "month: 'fob' is not a value; use 1 to 12 or jan, feb"),
         ("*/0 * * * *", "needs a step of 1 or more"),

@@ -6,7 +6,7 @@ import pytest
 
 from standby.core import crowd
 from standby.core.crowd import Keyed, Queue, Standing
-from standby.core.estimate import NOW, PATHS, Lengths, Line, measured
+from standby.core.estimate import NOW, PATHS, Confidence, Lengths, Line, Wait, measured
 from standby.core.model import Order, OrderState
 from tests import rows
 
@@ -52,6 +52,7 @@ def test_urgent_orders_go_before_all_lanes_and_wait_only_for_one_another() -> No
     assert ahead({"b": Queue(10_000, urgent=4)}) == 4
     assert ahead({"a": Queue(1), "b": Queue(10_000, urgent=4)}, urgent=True) == 4
     assert ahead({"b": Queue(10_000)}, urgent=True) == 0
+    assert ahead({"b": Queue(10_000, urgent=4)}, 3, urgent=True) == 2 + 4
 
 
 def test_orders_that_come_meanwhile_to_a_shorter_lane_go_before_a_longer_one() -> None:
@@ -60,6 +61,8 @@ def test_orders_that_come_meanwhile_to_a_shorter_lane_go_before_a_longer_one() -
     assert ahead({"a": quarter}, 61) == 60, "but not those of its own lane"
     assert ahead({"b": Queue(0, rate=9.0)}, 61) == 120, "never more than it has turns"
     assert ahead({"b": Queue(100, rate=9.0)}, 61) == 120
+    assert ahead({"b": Queue(50, rate=9.0)}, 61) == 120, "those who stand there already have their turns too"
+    assert ahead({"b": Queue(0, weight=2, rate=0.5 / 1_000)}, 61) == 120, "and more come while it waits for those"
 
 
 def test_those_who_wait_for_a_key_do_not_go_before_an_order_that_needs_none() -> None:
@@ -93,6 +96,7 @@ def test_how_many_come_meanwhile_is_not_known_and_makes_the_range_wider() -> Non
     assert told.usual_ms == guessed.usual_ms
     assert told.low_ms == told.high_ms
     assert guessed.low_ms < guessed.usual_ms < guessed.high_ms
+    assert guessed == Wait(80_000, 63_733, 96_267, Confidence.GOOD)
 
 
 def test_what_a_project_sends_is_told_by_its_last_runs() -> None:
@@ -105,7 +109,9 @@ def test_ready_orders_stand_in_the_order_of_their_lanes_turns() -> None:
     def ready(name: str, rank: int) -> Order:
         return rows.order(OrderState.PENDING, id=name, project=name[0], rank=rank)
 
-    waiting = [ready("a2", 20), ready("a1", 10), ready("a3", 30), ready("b1", 40), ready("b2", 50), ready("c1", -5)]
+    waiting = [ready("a1", 20), ready("a3", 10), ready("a2", 30), ready("b1", 40), ready("b2", 50), ready("c1", -5)]
     served = [order.id for order in crowd.in_turn(waiting, {})]
-    assert served == ["c1", "a1", "b1", "a2", "b2", "a3"]
-    assert [order.id for order in crowd.in_turn(waiting, {"a": 3})] == ["c1", "a1", "a2", "a3", "b1", "b2"]
+    assert served == ["c1", "a3", "b1", "a1", "b2", "a2"]
+    assert [order.id for order in crowd.in_turn(waiting, {"a": 3})] == ["c1", "a3", "a1", "a2", "b1", "b2"]
+    urgent = [ready("d1", -3), ready("c2", -4), ready("c1", -5)]
+    assert [order.id for order in crowd.in_turn(urgent, {})] == ["c1", "c2", "d1"], "urgent ones only by rank"

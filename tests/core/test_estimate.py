@@ -28,6 +28,8 @@ def test_open_runs_count_with_their_probable_length_while_few_have_ended() -> No
     early = estimate.measured([100] * 10, [100, 400])
     assert early is not None and early.ended == 10 and len(early.ordered) == 12
     assert early.ordered[10] > 100 and early.ordered[11] > 400
+    spread = estimate.measured(list(range(10, 110, 10)), [15, 35])
+    assert spread is not None and spread.ordered == [10, 20, 30, 40, 50, 60, 60, 70, 80, 80, 90, 100]
     assert estimate.measured([100] * 20, [100, 400]) == Lengths([100] * 20, 20)
 
 
@@ -86,6 +88,8 @@ def test_what_is_left_of_a_run_is_told_by_the_runs_that_took_longer() -> None:
     assert 245 <= sum(left) / PATHS <= 265
     assert sum(SPREAD.left(900)) / PATHS < 60, "most of those that took 900 end before 1,000"
     assert ALIKE.left(99) == [1] * PATHS
+    ways = [SPREAD.left(500, nth) for nth in range(16)]
+    assert ways[:8] == ways[8:] and len({tuple(way) for way in ways}) == 8, "two of them are not the same run"
 
 
 def test_a_run_that_outlasted_nearly_all_others_takes_a_share_of_its_time_longer() -> None:
@@ -97,7 +101,12 @@ def test_a_run_that_outlasted_nearly_all_others_takes_a_share_of_its_time_longer
     wild = Lengths([1] * 90 + [10_000] * 10, 100).left(20_000)
     assert wild[PATHS // 2] == pytest.approx(20_000, rel=0.05), "at the most as long again"
     assert Lengths([5], 1).left(10)[PATHS // 2] == pytest.approx(4.2, abs=1)
+    assert Lengths([5], 1).left(1_000)[0] == 4
     assert Lengths([5, 5], 2).left(10)[PATHS // 2] == 0
+    hundred = Lengths(range(1, 101), 100)
+    assert max(hundred.left(92)) == 8, "eight that took longer tell"
+    assert max(hundred.left(93)) == 31, "seven do not"
+    assert Lengths([1, 1, 1, 1, 50, 60], 6).left(10)[PATHS // 2] == 1, "nor do two of six"
     assert Lengths([0, 0, 9, 9], 4).left(5)[0] == 4, "half of all took longer: they tell"
 
 
@@ -118,6 +127,28 @@ def test_with_few_measured_runs_the_range_of_a_long_line_is_wider() -> None:
     many = line(1, [0], SPREAD).wait(50)
     assert few.usual_ms == many.usual_ms
     assert few.high_ms - few.low_ms > 2 * (many.high_ms - many.low_ms)
+
+
+def test_of_all_paths_the_median_is_told_and_the_range_of_eight_in_ten() -> None:
+    comes_free, certain = [10_000 + 100 * path for path in range(PATHS)], Lengths([100] * 60, 10**9)
+    assert Line([comes_free], 1, certain).wait(0) == Wait(13_150, 10_550, 15_750, Confidence.GOOD)
+    assert Line([comes_free], 1, certain).wait(1) == Wait(13_250, 10_650, 15_850, Confidence.GOOD)
+
+
+def test_after_a_single_measured_run_the_range_is_twice_as_wide() -> None:
+    once = Lengths([100], 1)
+    assert Line([[10_000 + 100 * path for path in range(PATHS)]], 1, once).wait(1) == Wait(
+        13_250, 13_250 - 2 * 2_600, 13_250 + 2 * 2_600, Confidence.POOR
+    )
+    assert Line([[100 * path for path in range(PATHS)]], 1, once).wait(1).low_ms == 0, "never less than nothing"
+
+
+def test_a_line_of_runs_of_all_lengths_has_these_waits() -> None:
+    played = line(3, [5, 400, 90], SPREAD)
+    found = [(each.low_ms, each.usual_ms, each.high_ms) for each in map(played.wait, (0, 1, 9, EXACT + 50))]
+    assert found == [(27, 162, 433), (135, 380, 627), (1_247, 1_690, 2_282), (46_259, 51_794, 56_467)]
+    guessed = played.wait(EXACT + 50, guessed=5.0)
+    assert (guessed.low_ms, guessed.usual_ms, guessed.high_ms) == (46_142, 51_794, 56_606)
 
 
 def test_the_same_rows_give_the_same_estimate_in_whatever_order_it_is_asked() -> None:

@@ -12,6 +12,7 @@ from standby.core.model import (
     EventKind,
     Guards,
     Host,
+    Level,
     Mode,
     Override,
     Pool,
@@ -48,6 +49,19 @@ POOLS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
         K.POOL_UNBLOCKED,
         {"blocked_ms": 1_500, "blocked_since": None},
     ),
+    "failing": (lambda: places.count_failures(ADA, pool(failures=1), 2, "no room"), K.POOL_FAILING, {"failures": 3}),
+    "broken": (
+        lambda: places.count_failures(ADA, pool(failures=3), 2, "no room"),
+        K.POOL_BROKEN,
+        {"failures": 5, "broken_at": NOW},
+    ),
+    "mended": (lambda: places.count_success(ADA, pool(failures=4)), K.POOL_MENDED, {"failures": 0}),
+    "reset": (
+        lambda: places.reset_breaker(ADA, pool(failures=5, broken_at=NOW)),
+        K.POOL_RESET,
+        {"failures": 0, "broken_at": None},
+    ),
+    "refusing orders": (lambda: places.refuse_for_pool(ADA, pool()), K.POOL_BACKPRESSURE, {}),
 }
 HOSTS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
     "configured anew": (
@@ -83,6 +97,14 @@ HOSTS: dict[str, tuple[Make, EventKind, dict[str, Any]]] = {
         K.HOST_DECLARED_DEAD,
         {"dead_at": NOW, "identity": None},
     ),
+    "swept": (lambda: places.sweep(ADA, host(error="too many"), ["a"]), K.HOST_SWEPT, {"error": None}),
+    "alarmed": (lambda: places.alarm(ADA, host(), "too many"), K.HOST_ALARMED, {"error": "too many"}),
+    "pressed": (
+        lambda: places.press(ADA, host(), host(pressure=Level.WARNING, pressure_since=NOW)),
+        K.HOST_PRESSURE,
+        {"pressure": Level.WARNING, "pressure_since": NOW},
+    ),
+    "calming": (lambda: places.press(ADA, host(), host(calm_since=NOW)), K.HOST_CALMING, {"calm_since": NOW}),
 }
 
 
@@ -141,7 +163,7 @@ def test_what_an_operator_set_of_a_project_stays_until_it_is_given_back() -> Non
     again = Override(value=9, actor="bob", at=NOW + 1)
     assert places.override_project(ADA, made, configured, {"running_max": again}) is None
     back = _caused(places.override_project(ADA, made, configured, {"running_max": None}), K.PROJECT_OVERRIDDEN)
-    assert back.project == replace(configured, configured_max=2)
+    assert (back.project_was, back.project) == (made, replace(configured, configured_max=2))
 
 
 def test_a_mode_that_is_set_already_keeps_its_first_actor_and_reason() -> None:
@@ -158,6 +180,14 @@ def test_a_declared_death_keeps_the_operators_reason() -> None:
     assert places.declare_dead(ADA, host(), "burnt down").note == {"reason": "burnt down"}
 
 
+def test_who_refuses_orders_says_how_many_may_wait() -> None:
+    full = pool(settings=PoolSettings(queue_max=40))
+    assert places.refuse_for_pool(ADA, full).note == {"queue_max": 40}
+    busy = Project(name="a", queue_max=7)
+    change = _caused(places.refuse_for_project(ADA, busy), K.PROJECT_BACKPRESSURE)
+    assert (change.project_was, change.project, change.note) == (busy, busy, {"queue_max": 7})
+
+
 def test_a_clock_that_went_back_takes_no_blocked_time_away() -> None:
     change = places.unblock(ADA, pool(blocked_ms=1_000, blocked_since=NOW + 500))
     assert change.pool is not None and change.pool.blocked_ms == 1_000
@@ -172,6 +202,7 @@ def _set(value: object, actor: str = "ada") -> Override:
     [
         ("slots_max", 9, PoolSettings(slots_max=9)),
         ("memory_mb", 512, PoolSettings(memory_mb=512)),
+        ("image", "bot:2", PoolSettings(template=Template(image="bot:2"))),
         ("queue_timeout_s", 1.5, PoolSettings(queue_timeout_ms=1_500)),
         ("queue_timeout_s", None, PoolSettings(queue_timeout_ms=None)),
         ("queue_timeout_max_s", 60, PoolSettings(queue_timeout_max_ms=60_000)),
@@ -308,6 +339,7 @@ def test_a_project_is_closed_and_opened_with_who_when_and_why_also_when_nobody_k
     assert (paused.project_was, paused.project, paused.states) == (None, row, (None, "paused"))
     assert places.set_project_mode(ADA, row, "a", Mode.PAUSED, "other") is None
     opened = _caused(places.set_project_mode(ADA, row, "a", Mode.OPEN, None), K.PROJECT_MODE)
+    assert opened.project_was == row
     assert changed(row, opened.project) == {"mode": Mode.OPEN, "mode_reason": None, "running_max": None}
     assert places.set_project_mode(ADA, None, "a", Mode.OPEN, None) is None
 

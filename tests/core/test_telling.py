@@ -1,11 +1,12 @@
 """Which label tells how long a run takes, and what it tells."""
 
 import random
+from math import exp
 
 import pytest
 
 from standby.core import telling
-from standby.core.estimate import measured
+from standby.core.estimate import Lengths, measured
 from standby.core.telling import Ran
 
 ALL = measured([50_000] * 60)
@@ -92,6 +93,33 @@ def test_so_many_runs_of_a_value_are_enough() -> None:
     assert found.usual_ms() == {"a": 1_000, "b": 9_000}
 
 
+def test_a_label_that_few_have_keeps_no_other_from_telling_and_ten_are_enough() -> None:
+    some = [(1_000, {"kind": "a"})] * telling.ENOUGH + [(9_000, {})] * telling.ENOUGH
+    found = telling.by_label([*some, (9_000, {"rare": "x"})])
+    assert found is not None and found.usual_ms() == {"a": 1_000}
+
+
+def test_one_run_of_another_kind_leaves_what_a_label_tells() -> None:
+    two = [(1_400, {"kind": "a"})] * telling.ENOUGH + [(6_300, {"kind": "b"})] * telling.ENOUGH
+    found = telling.by_label([*two, (3_000, {})])
+    assert found is not None and found.usual_ms() == {"a": 1_400, "b": 6_300}
+
+
+def test_what_is_usual_is_the_median() -> None:
+    assert telling.ByLabel("kind", {"a": Lengths([1, 2, 3, 4], 4)}).usual_ms() == {"a": 3}
+
+
+@pytest.mark.parametrize(("apart", "tells"), [(1.372, True), (1.216, False)])
+def test_of_a_few_runs_a_label_has_to_tell_a_quarter_by_those_that_could_differ(apart: float, tells: bool) -> None:
+    runs = [
+        (round(1_000_000 * exp(off + apart * kind)), {"kind": str(kind)})
+        for kind in (0, 1)
+        for off in (-1, 1)
+        for _ in range(5)
+    ]
+    assert (telling.by_label(runs) is not None) is tells, "32 % of the spread, and 27 %"
+
+
 def test_a_label_has_to_tell_a_good_part_of_the_spread() -> None:
     chance = random.Random(2)
 
@@ -110,3 +138,9 @@ def test_many_small_kinds_that_only_look_different_tell_nothing() -> None:
     chance = random.Random(3)
     runs = [(round(10_000 * chance.lognormvariate(0, 1)), {"room": str(number % 45)}) for number in range(500)]
     assert telling.by_label(runs) is None
+    rooms = [chance.gauss(0, 0.4) for _ in range(50)]
+    little = [
+        (round(10_000 * chance.lognormvariate(rooms[number % 50], 1)), {"room": str(number % 50)})
+        for number in range(500)
+    ]
+    assert telling.by_label(little) is None, "nor those that are a little different"

@@ -2,6 +2,7 @@
 
 from datetime import UTC, datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -48,6 +49,7 @@ def test_skip_gives_up_what_is_late_and_makes_what_is_in_time() -> None:
     assert due(Missed.SKIP, 60_000, cron="0 * * * *") == (0, 0, 60)
     assert due(Missed.SKIP, 60_001, cron="0 * * * *") == (None, 1, 60)
     assert due(Missed.SKIP, 10 * MINUTE + 5_000) == (10, 10, 11)
+    assert due(Missed.SKIP, 10 * MINUTE) == (10, 10, 11), "of two in time the last one"
 
 
 def test_once_makes_the_last_one_for_all_that_were_missed() -> None:
@@ -72,6 +74,12 @@ def test_after_a_long_time_the_last_tick_is_found_and_the_count_ends() -> None:
     month = 30 * 24 * 60
     assert due(Missed.ONCE, month * MINUTE + 1) == (month, 999, month + 1)
     assert due(Missed.SKIP, month * MINUTE + 1) == (month, 999, month + 1)
+
+
+def test_ticks_come_by_the_clocks_of_the_schedules_zone() -> None:
+    noon = schedule(cron="0 12 * * *", next_at=START - 345 * MINUTE)
+    expected, nepal = START + (24 * 60 - 345) * MINUTE, ZoneInfo("Asia/Kathmandu")
+    assert ticks.next_tick(noon, nepal, START) == ticks.due(noon, nepal, START).next_at == expected
 
 
 def test_a_schedule_whose_last_tick_this_was_has_no_next_one() -> None:
@@ -130,6 +138,7 @@ def test_the_order_of_a_tick_names_its_schedule_and_tick() -> None:
     assert (made.order.project, made.order.pool, made.order.memory_mb) == ("a", "default", 64)
     assert (made.order.state, made.order.dedupe_live, made.sealed_env) == (OrderState.PENDING, "a:one", b"sealed")
     assert made.order.rank is not None
+    assert (made.order.id, made.order.submitted_at) == ("order-1", ADA.at)
 
 
 def test_missed_ticks_only_move_the_schedule_on() -> None:
@@ -139,12 +148,15 @@ def test_missed_ticks_only_move_the_schedule_on() -> None:
 
 
 def test_a_mode_comes_with_who_when_and_why() -> None:
-    made = ticks.set_mode(ADA, schedule(mode_since=1), Mode.PAUSED, "repairs", None)
+    row = schedule(mode_since=1, mode_actor="bob")
+    made = ticks.set_mode(ADA, row, Mode.PAUSED, "repairs", None)
     assert made is not None and made.kind is EventKind.SCHEDULE_MODE
-    columns = changed(made.schedule_was, made.schedule)
-    assert columns == {"mode": Mode.PAUSED, "mode_since": ADA.at, "mode_reason": "repairs", "next_at": None}
+    by_whom = {"mode_since": ADA.at, "mode_reason": "repairs", "mode_actor": "ada"}
+    assert changed(made.schedule_was, made.schedule) == {"mode": Mode.PAUSED, **by_whom, "next_at": None}
     assert made.states == ("open", "paused")
     assert ticks.set_mode(ADA, schedule(), Mode.OPEN, None, START) is None
+    again = ticks.set_mode(ADA, schedule(mode=Mode.PAUSED, next_at=None), Mode.OPEN, None, START + MINUTE)
+    assert again is not None and again.schedule is not None and again.schedule.next_at == START + MINUTE
 
 
 def test_a_schedule_is_added_altered_and_removed() -> None:
@@ -154,6 +166,7 @@ def test_a_schedule_is_added_altered_and_removed() -> None:
     assert altered is not None and altered.kind is EventKind.SCHEDULE_CHANGED
     assert changed(altered.schedule_was, altered.schedule) == {"cron": "@daily"}
     assert ticks.alter(ADA, schedule(), schedule(), None) is None
-    assert ticks.alter(ADA, schedule(), schedule(), b"") is not None
+    emptied = ticks.alter(ADA, schedule(), schedule(), b"")
+    assert emptied is not None and (emptied.schedule, emptied.sealed_env) == (schedule(), b"")
     removed = ticks.remove(ADA, schedule())
     assert (removed.kind, removed.schedule, removed.schedule_was) == (EventKind.SCHEDULE_REMOVED, None, schedule())

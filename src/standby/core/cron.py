@@ -166,7 +166,7 @@ def _moments(cron: Cron, zone: Zone, day: date, here: datetime) -> Iterable[date
     offsets = {wall.replace(tzinfo=zone, fold=fold).utcoffset() for wall in ends for fold in (0, 1)}
     minutes: Sequence[int] = cron.minutes
     if len(offsets) == 1 and here.utcoffset() in offsets:
-        passed = (here.replace(tzinfo=None, fold=0) - begin) // timedelta(minutes=1)
+        passed = (here.replace(tzinfo=None) - begin) // timedelta(minutes=1)
         place = bisect_right(minutes, passed)
         minutes = minutes[place : place + 1]
     return [moment for minute in minutes for moment in _instants(cron, begin + timedelta(minutes=minute), zone)]
@@ -174,7 +174,7 @@ def _moments(cron: Cron, zone: Zone, day: date, here: datetime) -> Iterable[date
 
 def _instants(cron: Cron, wall: datetime, zone: Zone) -> list[datetime]:
     """When a clock on the wall shows this; see above for what is done where it is set."""
-    early, late = wall.replace(tzinfo=zone, fold=0), wall.replace(tzinfo=zone, fold=1)
+    early, late = wall.replace(tzinfo=zone), wall.replace(tzinfo=zone, fold=1)
     before, after = early.utcoffset(), late.utcoffset()
     if before == after:
         return [early.astimezone(UTC)]

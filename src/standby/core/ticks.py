@@ -62,7 +62,7 @@ def _passed(expression: cron.Cron, zone: Zone, first: int, now: int) -> tuple[Se
     if len(ticks) <= COUNTED_MOST:
         return ticks[-ALL_MOST:], len(ticks)
     back = _HOUR_MS
-    while len(tail := walk(now - back)) < ALL_MOST and now - back > first:
+    while len(tail := walk(now - back)) < ALL_MOST:
         back *= 2
     return tail[-ALL_MOST:], COUNTED_MOST
 
