@@ -65,6 +65,20 @@ def test_places_of_open_runs_come_free_when_these_end() -> None:
     assert waits(outlook.line(house(run(1, 30_000), run(2, 90_000)), 100, cold)) == [10_000, 70_000, 110_000, 170_000]
 
 
+def test_two_open_runs_of_the_same_age_are_not_thought_to_end_together() -> None:
+    lengths = measured(list(range(1_000, 101_000, 1_000)))
+    assert lengths is not None
+    spread, both = {"default": Took(lengths.ordered)}, [run(1), run(2)]
+    expected = waits(Line([lengths.left(0, 0), lengths.left(0, 1)], 2, lengths))
+    assert waits(outlook.line(house(*both), 100, spread)) == expected
+    assert waits(outlook.of_project(house(project_max=2, project_holders=both), spread)) == expected
+
+
+def test_while_few_have_ended_open_runs_tell_how_long_runs_take() -> None:
+    found = outlook.line(house(run(1, 200_000), run(2, 200_000)), 100, {"default": Took([10_000])})
+    assert isinstance(found, Line) and found.rate_ms > 50_000
+
+
 def test_of_a_pool_that_may_have_fewer_runs_than_slots_no_more_places_are_used() -> None:
     for most, expected in ((1, [70_000, 170_000]), (2, [0, 70_000]), (3, [0, 70_000])):
         of = pool(settings=PoolSettings(slots_max=2, running_max=most))
@@ -105,6 +119,11 @@ def test_permits_are_counted_where_each_run_is_a_start() -> None:
     assert waits(free, 4) == [0, 0, 4_000, 4_000]
     gap = outlook.line(house(of=of, slots=slots, host=host(start_gap_ms=500)), 100, TOOK)
     assert waits(gap, 3) == [0, 500, 1_000]
+    flying = outlook.line(house(busy, of=of, slots=slots, host=host(start_gap_ms=500)), 100, TOOK)
+    assert waits(flying, 3) == [0, 500, 1_000], "a gap limits no starts in flight"
+    late = run(4, 60_000, ready_at=None)
+    stuck = outlook.line(house(late, of=of, slots=slots, host=host(starts_max=1)), 100, TOOK)
+    assert waits(stuck, 2) == [0, 4_000], "what takes long already may come through at any moment"
     live = pool_of(slots_max=2, warmth=Warmth.RUNNING)
     handed = house(of=live, slots=[place(1, live), place(2, live)], host=host(starts_max=1))
     assert waits(outlook.line(handed, 100, TOOK), 2) == [0, 0], "handing work over is no start"
@@ -137,6 +156,71 @@ def test_memory_lets_fewer_run_at_once_than_there_are_slots() -> None:
     assert waits(outlook.line(tight, 0, cold), 2) == [0, 70_000]
     over = house(run(1, 30_000), run(2, 90_000), host=host(memory_mb=150))
     assert waits(outlook.line(over, 100, cold), 1) == [70_000], "both must end before one may begin"
+    assert waits(outlook.line(house(host=host(memory_mb=900)), 100, cold), 3) == [0, 0, 100_000]
+
+
+def test_where_memory_lets_one_run_at_once_its_place_is_made_anew_and_its_kind_counts_too() -> None:
+    of, alone = pool_of(slots_max=4), host(memory_mb=150)
+    assert waits(outlook.line(house(of=of, slots=[], host=alone), 100, TOOK), 3) == [9_000, 109_000, 218_000]
+    long = measured([200_000] * 30)
+    assert long is not None
+    took = {"default": Took([10_000] * 30 + [200_000] * 30, by_label=ByLabel("kind", {"long": long}))}
+    known = Known({}, [{"kind": "long"}])
+    assert waits(outlook.line(house(host=alone), 100, took, known=known), 2) == [0, 200_000]
+
+
+def test_the_budget_with_the_least_room_counts() -> None:
+    of, slots = pool(slots_max=4), [slot(number) for number in (1, 2, 3, 4)]
+
+    def told(memory_mb: int, cpus: float, *, used_mb: int = 0, used_cpus: float = 0.0) -> list[int]:
+        busy = [run(1, 30_000, memory_mb=used_mb, cpus=used_cpus)] if used_mb else []
+        on = host(memory_mb=memory_mb, cpus=cpus)
+        return waits(outlook.line(house(*busy, of=of, slots=slots, host=on), 100, SEATS, 1.0))
+
+    assert told(100, 3.0) == [0, 100_000, 200_000, 300_000]
+    assert told(300, 1.0) == [0, 100_000, 200_000, 300_000]
+    assert told(200, 3.0, used_mb=100, used_cpus=2.0) == [0, 70_000, 100_000, 170_000]
+    assert told(300, 2.0, used_mb=200, used_cpus=1.0) == [0, 70_000, 100_000, 170_000]
+
+
+def test_processors_count_only_where_the_host_and_the_order_name_some() -> None:
+    assert waits(outlook.line(house(), 100, SEATS, 1.0), 3) == [0, 0, 100_000]
+    assert waits(outlook.line(house(host=host(cpus=1.0)), 100, SEATS), 3) == [0, 0, 100_000]
+
+
+def test_who_waits_for_processors_of_other_pools_waits_until_enough_of_their_runs_ended() -> None:
+    pools = {"default": pool(slots_max=2), "other": pool("other")}
+    theirs = [run(n, taken, pool="other", slot=f"other-{n}", cpus=1.0) for n, taken in ((7, 10_000), (8, 20_000))]
+    full = house(*theirs, pools=pools, host=host(cpus=2.0))
+    assert waits(outlook.line(full, 100, TOOK, 1.0), 1) == [30_000]
+    assert waits(outlook.line(full, 100, TOOK, 2.0), 1) == [40_000]
+
+
+def test_a_run_that_takes_a_little_more_room_than_one_like_this_gives_it_back_as_one() -> None:
+    of, slots = pool(slots_max=3), [slot(number) for number in (1, 2, 3)]
+    wider = [run(1, 30_000, memory_mb=110), run(2, 60_000, memory_mb=110)]
+    found = outlook.line(house(*wider, of=of, slots=slots, host=host(memory_mb=320)), 100, SEATS)
+    assert waits(found, 3) == [0, 40_000, 70_000]
+
+
+def test_the_end_of_a_small_run_is_not_enough_for_a_larger_one_beside_another_that_is_large() -> None:
+    small, large = run(1, 90_000, memory_mb=10), run(2, 60_000, memory_mb=300)
+    full = house(small, large, host=host(memory_mb=320))
+    assert waits(outlook.line(full, 150, SEATS), 2) == [40_000, 40_000]
+    lowered = pool(settings=PoolSettings(slots_max=3, running_max=2))
+    more = run(3, 80_000, memory_mb=10)
+    found = outlook.line(house(small, large, more, of=lowered, host=host(memory_mb=320), seats=True), 150, SEATS)
+    assert waits(found, 1) == [40_000]
+
+
+def test_of_runs_that_hold_more_room_than_there_is_the_last_to_end_is_waited_for() -> None:
+    mixed, even = measured([1_000] * 20 + [500_000] * 40), measured([100_000] * 60)
+    assert mixed is not None and even is not None
+    took = {"default": Took([100_000] * 60, by_label=ByLabel("kind", {"mixed": mixed, "even": even}))}
+    large = [run(1, memory_mb=800), run(2, memory_mb=800)]
+    known = Known({"run-1": {"kind": "mixed"}, "run-2": {"kind": "even"}})
+    full = house(*large, of=pool(slots_max=4), host=host(memory_mb=1_600))
+    assert waits(outlook.line(full, 900, took, known=known), 1) == [500_000]
 
 
 def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_ended() -> None:
@@ -145,6 +229,11 @@ def test_who_waits_for_memory_of_other_pools_waits_until_enough_of_their_runs_en
     assert waits(outlook.line(full, 100, TOOK), 1) == [20_000], "the first of them to end makes room"
     assert waits(outlook.line(full, 150, TOOK), 1) == [30_000], "two must end"
     assert waits(outlook.line(full, 300, TOOK), 1) == [40_000]
+    nearly = house(*others, host=host(memory_mb=350))
+    assert waits(outlook.line(nearly, 150, TOOK), 1) == [20_000], "what is left counts too"
+    of = pool_of(slots_max=2)
+    made = house(*others, of=of, slots=[place(1, of)], host=host(memory_mb=300))
+    assert waits(outlook.line(made, 100, TOOK), 1) == [20_000], "also of pools that nobody knows any more"
     unknown = {"default": TOOK["default"]}
     assert waits(outlook.line(full, 100, unknown), 1) == [70_000], "as long as our own, where nothing is known"
 
@@ -201,6 +290,8 @@ def test_a_project_waits_for_its_own_places() -> None:
     assert waits(outlook.of_project(house(project_max=1, project_holders=mine), TOOK), 1) == [70_000]
     none = outlook.of_project(house(project_max=1, project_holders=mine), {})
     assert none == "nothing is measured yet: no run of pool default has ended lately"
+    own = {"default": TOOK["default"]}
+    assert waits(outlook.of_project(house(project_max=2, project_holders=mine), own), 2) == [70_000, 80_000]
 
 
 def test_where_a_label_tells_how_long_runs_take_each_counts_with_its_own_kind() -> None:
@@ -218,6 +309,7 @@ def test_where_a_label_tells_how_long_runs_take_each_counts_with_its_own_kind() 
     assert told(short, long, short) == [10_000, 20_000]
     assert told(long, short, long) == [10_000, 200_000]
     assert told(long, long, short) == [200_000, 200_000]
+    assert told(short, short, {}) == [10_000, 10_000], "one of no kind counts with all"
     assert took["default"].usual_ms == 200_000 and Took().usual_ms == 0
 
 
@@ -263,7 +355,9 @@ def test_a_run_holds_as_much_room_as_it_takes() -> None:
     assert waits(outlook.line(full, 100, SEATS), 9) == [40_000] * 8 + [70_000], "eight small ones after one large one"
     small = [run(number, 30_000, memory_mb=100) for number in (1, 2, 3, 4)]
     half = house(*small, of=of, slots=slots, host=host(memory_mb=1_600))
-    assert waits(outlook.line(half, 800, SEATS), 2) == [0, 70_000], "there is room for one large one beside small ones"
+    assert waits(outlook.line(half, 800, SEATS), 3) == [0, 70_000, 100_000], (
+        "there is room for one large one beside small ones"
+    )
     cores = [run(1, 30_000, cpus=2.0), run(2, 60_000, cpus=2.0)]
     busy = house(*cores, of=of, slots=slots, host=host(cpus=4.0))
     assert waits(outlook.line(busy, 100, SEATS, 0.5), 5) == [40_000] * 4 + [70_000]

@@ -180,11 +180,14 @@ def _in_budget(
 ) -> tuple[Sequence[Column], int] | None:
     """When the host's budget has room for one more like this, and for how many at once; null where it has for as many
     as there are places. A run holds as much room as it takes, be that for several of them or for a part of one."""
-    fits, now = _times(budget.left, budget.needs), _times(budget.now, budget.needs)
-    held = [ceil(takes / budget.needs - ROUNDED) for takes in budget.mine]
-    if fits >= most and now + len(busy) >= most and max(held, default=0) <= 1:
+    needs, mine = budget.needs, budget.mine
+    # small ones may be followed by one like this while the large ones are still there
+    full = sorted([*(max(takes, needs) for takes in mine), *[needs] * (most - len(mine))])[-most:]
+    if sum(full) <= budget.left + ROUNDED:
         return None
+    fits, now = _times(budget.left, needs), _times(budget.now, needs)
     if fits > 0:
+        held = [ceil(takes / needs - ROUNDED) for takes in mine]
         # more than twice as many as there are places need not be counted
         fits, now = min(fits, 2 * most), min(now, 2 * most)
         ends = [column for column, count in zip(busy, held, strict=True) for _ in range(min(count, fits))]
@@ -194,7 +197,7 @@ def _in_budget(
     others = _others(house)
     theirs = _busy_elsewhere(others, house.now, took, lengths)
     usual = max(ROUNDED, budget.others / len(others))
-    needed = min(len(theirs), ceil((budget.needs - budget.left) / usual - ROUNDED))
+    needed = min(len(theirs), ceil((needs - budget.left) / usual - ROUNDED))
     return theirs, len(theirs) - max(1, needed) + 1
 
 
@@ -207,7 +210,7 @@ def _starts(house: House, own: Took) -> Starts | None:
     host, now = house.host, house.now
     rate = house.pool.settings.starts_per_minute
     gap_ms = ceil(MINUTE_MS / rate) if rate else 0
-    opens_at = rate_opens_at(house.pool, house.last_start) if rate else None
+    opens_at = rate_opens_at(house.pool, house.last_start)
     first_ms = max(0, opens_at - now) if opens_at is not None else 0
     if (host.starts_max is None and not host.start_gap_ms) or hands_over(house.pool, house.seats):
         return Starts((), 0, gap_ms, first_ms) if rate else None
