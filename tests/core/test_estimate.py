@@ -173,6 +173,14 @@ def test_two_starts_are_a_gap_apart() -> None:
     assert [both.wait(ahead).usual_ms for ahead in range(3)] == [0, 50, 100]
 
 
+def test_who_stands_in_two_lines_waits_for_the_slower_one() -> None:
+    slow = line(1, [])
+    both = Line([NOW, NOW], 2, ALIKE, beside=line(1, []))
+    assert [both.wait(ahead) for ahead in range(3)] == [slow.wait(ahead) for ahead in range(3)]
+    assert both.wait(50, guessed=10.0) == slow.wait(50, guessed=10.0)
+    assert both.rate_ms == slow.rate_ms == 100
+
+
 def test_one_that_waits_for_two_things_waits_for_the_later_and_knows_no_more_than_of_the_less_known() -> None:
     short, long = Wait(10, 5, 90, Confidence.FAIR), Wait(20, 4, 30, Confidence.GOOD)
     assert short.and_then(long) == long.and_then(short) == Wait(20, 5, 90, Confidence.FAIR)

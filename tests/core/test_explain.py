@@ -14,6 +14,7 @@ from standby.core.model import (
     Override,
     Pool,
     PoolSettings,
+    PressureLimits,
     Project,
     Reason,
     Slot,
@@ -121,6 +122,11 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
                     name="default", mode=Mode.PAUSED, mode_actor="ada", mode_reason="audit", mode_since=NOW - 120_000
                 )
             },
+        ),
+        (
+            "pool default is draining by ada for 2 h: resume it to go on",
+            order(),
+            {"pool": pool(**DRAINED, mode_since=NOW - 7_200_000)},
         ),
         (
             "pool default is draining by ada for 3 days (tests): resume it to go on",
@@ -244,6 +250,23 @@ def test_a_pool_with_more_busy_slots_than_it_may_have_says_when_it_goes_on() -> 
     slots = [slot(1), slot(2)]
     full = gate(order(), _house(slots=slots, holders={each.name: order(OrderState.RUNNING) for each in slots}))
     assert explain.what_follows(order(), full) == "it starts when fewer than 1 are busy and those before it are served"
+
+
+def test_the_last_start_and_the_first_four_in_flight_are_told() -> None:
+    of = pool_of(slots_max=9)
+    rare = host(start_gap_ms=7_200_000)
+    begun = opened(2, commanded_at=NOW - 3_600_000)
+    found = _said(_crowded(place(1, of), place(2, of), of=of, holders=(begun,), host=rare))
+    assert found == (GateName.STARTS, "the last start on host local was 3600 s ago, and two are 7200 s apart")
+    runs = tuple(opened(number, commanded_at=NOW - 9 + number) for number in range(2, 7))
+    many = _said(_crowded(place(1, of), of=of, holders=runs, host=host(starts_max=5)))[1]
+    assert many.endswith("are in flight (order open-2, order open-3, order open-4, order open-5)")
+
+
+def test_a_slot_that_has_to_go_first_is_not_told_as_processors_that_are_missing() -> None:
+    of = pool_of(slots_max=1)
+    going = _crowded(place(1, of, SlotState.CLEANING, template="other"), of=of, host=host(cpus=1.0))
+    assert _said(going, order(cpus=1.0)) == (GateName.SLOTS, "pool default is making a slot")
 
 
 def test_an_order_that_waited_too_long_says_what_to_raise() -> None:
@@ -371,20 +394,23 @@ def test_idle_live_slots_count_in_the_memory_that_is_told() -> None:
 
 def test_who_failed_with_deploy_timeout_is_told_what_that_is() -> None:
     ended = order(OrderState.FAILED, reason=Reason.DEPLOY_TIMEOUT)
-    assert "no start came through for deploy_timeout" in explain.what_follows(ended, None)
+    assert explain.what_follows(ended, None) == (
+        "it could have been served, but no start came through for deploy_timeout; see the host's starts"
+    )
     for name in (GateName.STARTS, GateName.IMAGE, GateName.BREAKER):
         assert explain.what_follows(order(), explain.Gate(name, "")).startswith("it ")
 
 
 def test_who_waits_for_a_calm_is_told_what_was_measured_since_when_and_what_that_means() -> None:
     cause = "93% of the memory is used (limit 90%)"
-    full = host(pressure=Level.CRITICAL, pressure_since=NOW - 12_000, pressure_cause=cause)
+    full = host(pressure=Level.CRITICAL, pressure_since=NOW - 3_600_000, pressure_cause=cause)
     shut = gate(order(), _house(host=full, measured_at=NOW))
     assert shut is not None and shut.follows is None
-    assert shut.text == f"host local is under critical pressure since 12 s ({cause}): nothing new is started"
-    calm = gate(order(), _house(host=replace(full, calm_since=NOW - 10_000), measured_at=NOW))
-    assert calm is not None
-    assert calm.follows == "what is measured is calm: the level ends in 20 s if it stays so"
+    assert shut.text == f"host local is under critical pressure since 3600 s ({cause}): nothing new is started"
+    calming = replace(full, calm_since=NOW - 10_000, limits=PressureLimits(calm_ms=3_610_000))
+    calm = gate(order(), _house(host=calming, measured_at=NOW - 30_000))
+    assert calm is not None and (calm.name, calm.text) == (GateName.PRESSURE, shut.text)
+    assert calm.follows == "what is measured is calm: the level ends in 3600 s if it stays so"
 
 
 @pytest.mark.parametrize("measured_at", [None, NOW - 30_001])
@@ -428,13 +454,24 @@ def test_who_waits_for_processors_is_told_how_many_are_needed_and_free() -> None
     assert getattr(gate(order(cpus=0.5), _house(**parts, host=host(cpus=2.0))), "name", None) is GateName.TURN
 
 
-@pytest.mark.parametrize(("needs", "of"), [({"memory_mb": 300}, {"memory_mb": 200}), ({"cpus": 2.0}, {"cpus": 1.0})])
-def test_an_order_that_can_never_fit_says_so_also_while_all_slots_are_taken(needs: Any, of: Any) -> None:
-    run = order(OrderState.RUNNING, id="r", memory_mb=1)
+@pytest.mark.parametrize(
+    ("needs", "of", "text", "free"),
+    [
+        ({"memory_mb": 300}, {"memory_mb": 200}, "300 MB, more than the 200 MB", 190),
+        ({"memory_mb": 300}, {"memory_mb": 5}, "300 MB, more than the 5 MB", 0),
+        ({"cpus": 2.0}, {"cpus": 1.0}, "2 processors, more than the 1", None),
+    ],
+)
+def test_an_order_that_can_never_fit_says_so_also_while_all_slots_are_taken(
+    needs: Any, of: Any, text: str, free: int | None
+) -> None:
+    run = order(OrderState.RUNNING, id="r", memory_mb=10)
     full = {"pool": pool(slots_max=1), "slots": [slot(1)], "holders": {slot(1).name: run}}
     found = gate(order(**needs), _house(**full, host=host(**of)))
-    assert found is not None and found.stuck and "it can never start" in found.text
-    assert getattr(gate(order(memory_mb=1), _house(**full, host=host(**of))), "name", None) is GateName.SLOTS
+    assert found is not None and (found.stuck, found.free) == (True, free)
+    assert found.text == f"needs {text} that host local has in all: it can never start"
+    all_ = gate(order(**{"memory_mb": 1, **of}), _house(**full, host=host(**of)))
+    assert all_ is not None and all_.name is GateName.SLOTS, "all that the host has is not too much"
 
 
 def test_a_pool_that_may_have_no_slots_says_so_also_while_one_is_still_being_made() -> None:

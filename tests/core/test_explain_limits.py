@@ -58,6 +58,7 @@ def test_a_limit_of_zero_says_who_set_it_and_how_to_raise_it() -> None:
     assert (never.name, never.text) == (GateName.START_RATE, "pool default may begin 0 runs a minute (set by ada)")
     assert (never.opens_at, never.follows) == (None, "raise it: standby pools set default starts_per_minute=N")
     project = _gate(order(), _house(project_max=0))
+    assert project.text == "project default may have no open runs"
     assert project.follows == "raise it: standby projects set default running_max=N"
 
 
@@ -78,7 +79,8 @@ def test_a_concurrency_key_names_who_has_it() -> None:
     runs = _gate(mine, _house(contenders={"k": [before, RUNS, mine]}))
     assert (runs.name, runs.text) == (GateName.CONCURRENCY_KEY, "order other runs with the same concurrency key, k")
     waits = _gate(mine, _house(contenders={"k": [elsewhere, before, later, mine]}))
-    assert waits.text == "order before is before it with the same concurrency key, k"
+    text = "order before is before it with the same concurrency key, k"
+    assert waits == Gate(GateName.CONCURRENCY_KEY, text, needed=1, free=0, holders=["before"])
     assert _gate(mine, _house(contenders={"k": [elsewhere, later, mine]})).name is GateName.TURN
     assert _gate(order(), _house(contenders={"k": [RUNS]})).name is GateName.TURN
 
@@ -88,6 +90,7 @@ def test_a_turn_says_the_place_in_the_lane_and_who_takes_turns() -> None:
     assert text == "it is number 3 of project a, which takes turns by weight with b, c"
     many = _gate(order(), _house(turn=Turn(1, ["b", "c", "d", "e", "f"]))).text
     assert many.endswith("with b, c, d, e and others")
+    assert _gate(order(), _house(turn=Turn(1, ["b", "c", "d", "e"]))).text.endswith("with b, c, d, e")
     assert _gate(order(), _house(turn=Turn(1, []))).text == "it is served as soon as its turn comes"
 
 

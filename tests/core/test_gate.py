@@ -276,6 +276,9 @@ def test_with_nobody_waiting_all_permits_are_left() -> None:
     making = room(CREATED, slots=[place(1, CREATED, S.CREATING)], on=host(starts_max=3))
     assert admit.nobody(making) == admit.Plan(permits=2, starting=1)
     assert admit.nobody(replace(making, host=host())) == admit.Plan()
+    for at in (making, replace(making, host=host())):
+        plan, nobody = admit.admit(at, []), admit.nobody(at)
+        assert (plan.permits, plan.starting) == (nobody.permits, nobody.starting)
 
 
 def test_what_a_pool_takes_counts_free_coming_and_makeable_slots() -> None:
@@ -314,3 +317,8 @@ def test_an_open_breaker_lets_one_start_through_after_a_while_and_no_second_besi
     assert served(admit.admit(room(of, slots=idle, now=later), [waiting(1), waiting(2)])) == ["order-01"]
     begun = room(of, slots=idle, now=later, opened=[opened(1)])
     assert served(admit.admit(begun, [waiting(2)])) == []
+    elsewhere = room(of, RUNNING, slots=idle, now=later, opened=[opened(9, pool="live", slot="live-9")])
+    assert served(admit.admit(elsewhere, [waiting(2)])) == ["order-02"], "what begins in other pools is no try"
+    live = replace(RUNNING, broken_at=NOW)
+    handed = room(live, now=later, opened=[opened(9, pool="live", slot="live-9")])
+    assert admit.admit(handed, [waiting(2, pool="live")]).wanted == {"live": 1}, "nor is handing work over"

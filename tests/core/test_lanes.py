@@ -62,6 +62,8 @@ def test_a_heavier_project_has_its_turn_more_often() -> None:
     served = _taken(40, lanes, {"b": 3}, Turns())
     assert Counter(served) == {"a": 10, "b": 30}
     assert "bbbb" not in served and "aa" not in served
+    at_once = admit.admit(_room(weights={"b": 3}), [_waiting(n, project) for project in "ab" for n in range(9)])
+    assert _projects(at_once) == "abbb", "also within one plan"
 
 
 def test_a_lane_that_slept_saved_up_no_turns() -> None:
@@ -117,6 +119,14 @@ def test_an_urgent_order_goes_before_all_lanes_and_costs_no_turn() -> None:
     assert first.order == urgent
     turns.take(urgent, {})
     assert turns.start(("default", "b")) == (0, 0)
+    assert _projects(admit.admit(_room(turns=turns), [*waiting, _waiting(97, "b")])) == "baba", "nor within one plan"
+    turns.take(_waiting(96, "b"), {})
+    assert _projects(admit.admit(_room(turns=turns), waiting)) == "baab", "also when it is not its lane's turn"
+
+
+def test_of_lanes_whose_turn_it_is_the_one_goes_first_whose_order_ranks_first() -> None:
+    waiting = [_waiting(2, "a", rank=NOW), _waiting(1, "b", rank=NOW + 1)]
+    assert _projects(admit.admit(_room(), waiting)) == "ab"
 
 
 def test_passes_that_mean_nothing_any_more_are_forgotten() -> None:
@@ -127,6 +137,26 @@ def test_passes_that_mean_nothing_any_more_are_forgotten() -> None:
     assert len(turns._passes) == 2
     turns.take(often, {})
     assert turns.start(("default", "often"))[0] > turns.at
+
+
+def test_passes_that_are_ahead_on_the_host_or_in_their_pool_are_kept() -> None:
+    def played(fast: int) -> Turns:
+        turns = Turns()
+        turns.take(_waiting(1, "a"), {})
+        for number in range(10):
+            turns.take(_waiting(number, "often", pool="fast"), {})
+        turns.take(_waiting(1, "b"), {})
+        turns.take(_waiting(2, "a"), {})
+        for number in range(fast):
+            turns.take(_waiting(number, "often", pool="fast"), {})
+        return turns
+
+    for fast in (0, 5):
+        turns = played(fast)
+        before = [turns.start(("default", project)) for project in "ab"]
+        for number in range(KEPT):
+            turns.take(_waiting(number, f"p{number}", pool="fast"), {})
+        assert [turns.start(("default", project)) for project in "ab"] == before
 
 
 def test_passes_are_not_looked_through_at_every_claim_although_all_of_them_count() -> None:

@@ -130,6 +130,8 @@ def test_below_critical_and_above_warning_it_comes_to_rest_at_warning() -> None:
     half = {second: reading(0.85) for second in range(0, 300, 5)}
     at = fed(pressed(L.CRITICAL), half)
     assert (at.pressure, at.calm_since) == (L.WARNING, None)
+    fallen = fed(pressed(L.CRITICAL), {second: reading(0.85) for second in range(0, 31, 5)})
+    assert (fallen.pressure, fallen.calm_since) == (L.WARNING, None), "below critical is not yet calm for warning"
     assert at.pressure_cause == "85% of the memory is used (limit 80%)"
 
 
@@ -177,6 +179,7 @@ def test_whatever_is_measured_a_level_rises_at_once_and_never_falls_without_its_
         (None, L.WARNING, 1),
         (9, L.WARNING, 4),
         (4, L.WARNING, 2),
+        (2, L.WARNING, 1),
         (1, L.WARNING, 1),
         (0, L.WARNING, 0),
         (None, L.CRITICAL, 0),

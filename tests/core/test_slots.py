@@ -67,6 +67,8 @@ def test_a_new_slot_belongs_to_its_pool_and_is_decided_on_the_pool_as_it_is() ->
         template="of this",
     )
     assert change.guards == Guards(lease=("local", 9), pool_version=5)
+    seat = slots.create(LEADER, "standby-pool-big-001", pool("big")).slot
+    assert seat is not None and seat.template == "", "a seat is made of nothing"
 
 
 def test_an_idle_slot_is_removed_only_while_nobody_holds_it() -> None:

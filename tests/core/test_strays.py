@@ -27,6 +27,9 @@ def test_an_idle_slot_whose_place_is_not_in_two_lists_is_gone() -> None:
     assert (first.vanished, first.suspects) == ([], {"default#1": NOW})
     second = strays.compare(at, [], NOW + 1, first.suspects, 0)
     assert (second.vanished, second.suspects) == ([(idle, "its place is gone")], {})
+    sound = found("default#2", "standby-pool-default-002")
+    two = room(CREATED, slots=[place(2, CREATED), idle])
+    assert strays.compare(two, [sound], NOW + 1, first.suspects, 0).vanished == [(idle, "its place is gone")]
     back = strays.compare(at, [found("default#1", idle.name)], NOW + 1, first.suspects, 0)
     assert (back.vanished, back.suspects) == ([], {})
 
@@ -68,6 +71,8 @@ def test_a_stray_is_seen_twice_and_old_before_it_goes() -> None:
     assert strays.compare(at, [stray, mine], LATER, early.suspects, 0).strays == [stray]
     young = replace(stray, made_at=LATER - strays.STRAY_AGE_MS + 1)
     assert strays.compare(at, [young, mine], LATER, first.suspects, 0).strays == []
+    grown = replace(stray, made_at=LATER - strays.STRAY_AGE_MS)
+    assert strays.compare(at, [grown, mine], LATER, first.suspects, 0).strays == [grown]
 
 
 def test_what_a_slot_or_a_run_knows_is_no_stray() -> None:
@@ -108,5 +113,5 @@ def test_a_sweep_of_more_than_a_fifth_refuses(count: int, all_: int, swept: int)
     listed += [found(f"default#{number}", slot.name) for number, slot in enumerate(slots)]
     suspects = {f"lost#{number}": 0 for number in range(count)}
     result = strays.compare(room(CREATED, slots=slots), listed, LATER, suspects, 0)
-    assert (len(result.strays), result.refused) == (swept, 0 if swept else count)
+    assert (len(result.strays), result.refused, result.vanished) == (swept, 0 if swept else count, [])
     assert result.suspects == suspects

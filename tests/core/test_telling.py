@@ -69,7 +69,7 @@ def test_a_value_with_few_runs_counts_with_all_others_and_one_that_was_never_see
     found = telling.by_label(runs)
     assert found is not None and ALL is not None
     assert set(found.usual_ms()) == {"short", "long"}
-    assert found.of({"kind": "odd-1"}, ALL).ordered == [20_000] * telling.ENOUGH
+    assert found.of({"kind": "odd-1"}, ALL) == Lengths([20_000] * telling.ENOUGH, telling.ENOUGH)
     assert found.of({"kind": "new"}, ALL) == found.of({}, ALL) == found.of({"kind": "odd-1"}, ALL)
     assert found.of({"kind": "short"}, ALL).ordered[-1] <= 7_000
 

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from standby.core import pressure, processors
 from standby.core.house import FORESEEN, HOLDERS, Gate, GateName, House, Line, Turn
@@ -48,7 +47,7 @@ def gate(order: Order, house: House) -> Gate | None:
         return None
     found = _its_own_time(order, house) or _platform(house) or limit(order, house)
     found = found or _places(order.memory_mb, order.cpus, house)
-    return replace(found, text=_turn_text(order, house)) if found.name is GateName.TURN else found
+    return found or Gate(GateName.TURN, _turn_text(order, house))
 
 
 def gives_up_in_ms(order: Order, house: House) -> int | None:
@@ -157,13 +156,13 @@ def _pressed(house: House, so: str) -> Gate:
     )
 
 
-def _places(memory_mb: int, cpus: float | None, house: House) -> Gate:
-    """What the leader's own decision about an order that needs so much comes to."""
+def _places(memory_mb: int, cpus: float | None, house: House) -> Gate | None:
+    """What the leader's own decision about an order that needs so much comes to; null when it would be served."""
     plan, name = house.plan(memory_mb, cpus), house.pool.name
     if (never := _never(memory_mb, cpus, house)) is not None:
         return never
     if plan.admissions:
-        return Gate(GateName.TURN, "it is served as soon as its turn comes")
+        return None
     if plan.held:
         return _starts(house)
     if plan.pulls and house.image is not None:
@@ -220,7 +219,7 @@ def _memory(memory_mb: int, house: House) -> Gate:
 def _processors(cpus: float | None, house: House) -> Gate | None:
     host, needs = house.host, processors.needed(house.pool, cpus, house.seats)
     left = processors.left(host, house.room.pools, house.holders.values(), house.seats)
-    if host.cpus is None or left is None or needs <= max(0.0, left):
+    if left is None or needs <= max(0.0, left):
         return None
     text = f"needs {needs:g} processors; {max(0.0, left):g} of {host.cpus:g} on host {host.name} are free"
     return Gate(GateName.CPUS, text, holders=house.on_host)

@@ -154,7 +154,6 @@ class House(Struct, frozen=True, kw_only=True, dict=True):
                 submitted_at=self.now,
                 state=OrderState.PENDING,
                 state_since=self.now,
-                rank=0,
             )
             self._plans[memory_mb, cpus] = admit(self.room, [alone])
         return self._plans[memory_mb, cpus]

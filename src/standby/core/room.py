@@ -21,11 +21,9 @@ _BEGIN: Final = Turns()
 
 
 def rate_opens_at(pool: Pool, last_start: int | None) -> int | None:
-    """When the pool's start rate allows the next run; null for never."""
+    """When the pool's start rate allows the next run; null for never, or where it has none."""
     most = pool.settings.starts_per_minute
-    if not most:
-        return 0 if most is None else None
-    return (last_start or 0) - (-MINUTE_MS // most)
+    return (last_start or 0) - (-MINUTE_MS // most) if most else None
 
 
 class Room(Struct, frozen=True, kw_only=True, dict=True):

@@ -135,7 +135,7 @@ class _Sized:
     def _given_up(self) -> Iterator[tuple[Slot, str]]:
         """Slots that nobody holds, from the end, with the reason for each."""
         staying = [slot for slot in self._slots if slot.state is not SlotState.REMOVING]
-        spare = len(staying) + self._new - self._settings.slots_max
+        spare = len(staying) - self._settings.slots_max
         surplus, evicted = self._surplus(), {slot.name for slot in self._plan.evictions}
         for slot in sorted(staying, key=lambda slot: slot.name, reverse=True):
             if slot.name in self._held or slot.name in self._touched:
