@@ -165,7 +165,7 @@ def sighting(
 def _heard_since(report: Report, look: Sighting) -> bool:
     """Whether a worker still speaks whose platform only concludes that it is over: no exit of it was seen, or nothing
     is where it was looked for (a command that came twice may have made its place anew)."""
-    ending = look.exit or Exit(lost=True)
+    ending = look.exit or Exit()
     concluded = ending.code is None and ending.signal is None and not ending.oom
     return concluded and report.begun_at is not None and report.heartbeat_at > look.asked_at - HEARD_MS
 
