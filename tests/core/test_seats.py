@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from standby.core import admit, outlook
 from standby.core.estimate import Line
@@ -79,9 +80,19 @@ def test_an_estimate_counts_what_it_asks_for_and_no_time_to_make_places(warmth: 
 
     assert waits(house(of, run(), cpus=None), 250, 0.25) == [70_000, 70_000, 170_000]
     assert waits(house(of, run(), memory_mb=None), 1, 1.0) == [70_000, 70_000, 170_000]
+    assert waits(house(of, run(), memory_mb=None, cpus=4.0), 1, 1.0) == [0, 0, 70_000]
     begun = run(OrderState.PREPARING, commanded_at=NOW - 1_000)
     limited = house(of, begun, memory_mb=None, cpus=None, starts_max=1)
     assert waits(limited, 1, 0.25) == [3_000, 7_000, 99_000], "each run is a start"
+
+
+def test_an_estimate_counts_what_runs_of_other_pools_ask_for(warmth: Warmth) -> None:
+    of = seats(warmth)
+    elsewhere = run(pool="other", slot="other-1")
+    for on in ({"memory_mb": 1_000, "cpus": None}, {"memory_mb": None, "cpus": 4.0}):
+        at = replace(house(of, elsewhere, **on), pools={"default": of, "other": replace(of, name="other")})
+        found = outlook.line(at, 250, TOOK, 1.0)
+        assert isinstance(found, Line) and [found.wait(ahead).usual_ms for ahead in range(3)] == [0, 0, 100_000]
 
 
 def test_a_claim_is_a_start_and_needs_its_image(warmth: Warmth) -> None:

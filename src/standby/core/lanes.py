@@ -58,7 +58,7 @@ class Turns:
 
     def _counts(self, lane: Lane, value: Pass) -> bool:
         """Whether this pass is ahead of anything."""
-        return value[0] > self.at or value[1] > self._pool_at.get(lane[0], 0)
+        return value[0] > self.at or value[1] > self._pool_at[lane[0]]
 
 
 class Line:

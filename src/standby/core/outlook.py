@@ -182,7 +182,7 @@ def _in_budget(
     as there are places. A run holds as much room as it takes, be that for several of them or for a part of one."""
     needs, mine = budget.needs, budget.mine
     # small ones may be followed by one like this while the large ones are still there
-    full = sorted([*(max(takes, needs) for takes in mine), *[needs] * (most - len(mine))])[-most:]
+    full = sorted([*(max(takes, needs) for takes in mine), *[needs] * most])[-most:]
     if sum(full) <= budget.left + ROUNDED:
         return None
     fits, now = _times(budget.left, needs), _times(budget.now, needs)
@@ -217,7 +217,7 @@ def _starts(house: House, own: Took) -> Starts | None:
     takes_ms = _median(own.starts)
     most = host.starts_max or 0
     flying = [max(0, takes_ms - (now - each.since)) for each in explain.starts(house)]
-    free_in = sorted([*flying, *[0] * (most - len(flying))])[-most:] if most else []
+    free_in = sorted([*flying, *[0] * most])[-most:] if most else []
     return Starts(free_in, takes_ms, max(gap_ms, host.start_gap_ms), first_ms)
 
 
