@@ -132,6 +132,7 @@ def test_a_tick_is_always_after_the_moment_it_was_asked_for() -> None:
     every, at = cron.parse("* * * * *"), ms(datetime(2026, 11, 15, tzinfo=UTC))
     assert cron.preview(every, UTC, at) == [at + 60_000, at + 120_000, at + 180_000]
     assert cron.tick_after(every, UTC, at - 1) == at
+    assert isinstance(cron.tick_after(every, UTC, at), int)
 
 
 def test_a_day_that_never_comes_has_no_tick() -> None:
@@ -154,6 +155,7 @@ def test_the_end_of_the_calendar_has_no_tick() -> None:
         ("1/x * * * *", "needs a step of 1 or more"),
         ("30-10 * * * *", "goes backwards"),
         ("* * * * fri-mon", "goes backwards"),
+        ("1-2-3 * * * *", "minute: '2-3' is not a value"),
         ("1,, * * * *", "minute: '' is not a value"),
         ("-5 * * * *", "minute: '' is not a value"),
         ("² * * * *", "is not a value"),

@@ -59,6 +59,7 @@ def test_orders_that_come_meanwhile_to_a_shorter_lane_go_before_a_longer_one() -
     quarter = Queue(0, rate=0.25 / 1_000)
     assert ahead({"b": quarter}, 61) == 80, "of four that are served one came later"
     assert ahead({"a": quarter}, 61) == 60, "but not those of its own lane"
+    assert ahead({"b": Queue(0, rate=0.3 / 1_000)}, 2) == 1, "less than half of one is none"
     assert ahead({"b": Queue(0, rate=9.0)}, 61) == 120, "never more than it has turns"
     assert ahead({"b": Queue(100, rate=9.0)}, 61) == 120
     assert ahead({"b": Queue(50, rate=9.0)}, 61) == 120, "those who stand there already have their turns too"

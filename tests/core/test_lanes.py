@@ -120,6 +120,8 @@ def test_an_urgent_order_goes_before_all_lanes_and_costs_no_turn() -> None:
     turns.take(urgent, {})
     assert turns.start(("default", "b")) == (0, 0)
     assert _projects(admit.admit(_room(turns=turns), [*waiting, _waiting(97, "b")])) == "baba", "nor within one plan"
+    soon = [urgent, _waiting(1, "b"), _waiting(2, "a")]
+    assert _projects(admit.admit(_room(), soon)) == "bba", "its lane is as near to its turn as before"
     turns.take(_waiting(96, "b"), {})
     assert _projects(admit.admit(_room(turns=turns), waiting)) == "baab", "also when it is not its lane's turn"
 

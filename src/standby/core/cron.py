@@ -165,7 +165,7 @@ def _moments(cron: Cron, zone: Zone, day: date, here: datetime) -> Iterable[date
     ends = (begin - timedelta(hours=1), begin + _DAY + timedelta(hours=1))
     offsets = {wall.replace(tzinfo=zone, fold=fold).utcoffset() for wall in ends for fold in (0, 1)}
     minutes: Sequence[int] = cron.minutes
-    if len(offsets) == 1 and here.utcoffset() in offsets:
+    if len(offsets) == 1:
         passed = (here.replace(tzinfo=None) - begin) // timedelta(minutes=1)
         place = bisect_right(minutes, passed)
         minutes = minutes[place : place + 1]
