@@ -29,7 +29,7 @@ from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal
 from standby.store.contract import Store, Verdict
 from standby.store.store import migrate, open_store
-from standby.world import StoreClock, World, settle_memory
+from standby.world import StoreClock, World, settle_interpreter
 
 HOST: Final = "host"
 POOL: Final = "default"
@@ -194,7 +194,7 @@ async def main(url: str, slots: int, *, gates: bool) -> None:
             )
             await apply_config(world)
             ours = Ours(world, watched, driver)
-            settle_memory()
+            settle_interpreter()
             verbs = (ours.about, ours.drain, ours.claims, ours.submit, ours.starts)
             await answer({verb.__name__: verb for verb in verbs})
 

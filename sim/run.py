@@ -15,7 +15,7 @@ from sim.coverage import Pair
 from sim.house import House
 from sim.plan import ACTIONS, Action
 from sim.readings import drawn
-from standby.world import settle_memory
+from standby.world import settle_interpreter
 
 COMPARE_EVERY = 100
 CHUNK = 5
@@ -96,7 +96,7 @@ def run_many(seeds: Sequence[int], *, actions: int, jobs: int) -> Iterator[Outco
     if jobs == 1:
         yield from map(_play, tasks)
         return
-    with multiprocessing.get_context("spawn").Pool(jobs, settle_memory) as pool:
+    with multiprocessing.get_context("spawn").Pool(jobs, settle_interpreter) as pool:
         yield from pool.imap_unordered(_play, tasks, chunksize=CHUNK)
 
 

@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import random
+import sys
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
 from dataclasses import dataclass, field
@@ -193,9 +194,12 @@ class World:
         return Cause(id=self.ids.short(), at=self.clock.now(), trigger=trigger, actor=actor, lease=lease)
 
 
-def settle_memory() -> None:
+def settle_interpreter() -> None:
     """Let the collector of cyclic garbage rest: rows are frozen values without cycles, and looking through all of them
-    again and again took a tenth of the work. What is there at the start is not looked at any more."""
+    again and again took a tenth of the work. What is there at the start is not looked at any more. And let the writer
+    of SQLite begin soon: while the event loop decides, it would wait five milliseconds for its first instruction, which
+    is a whole batch."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(10_000, 20, 100)
+    sys.setswitchinterval(0.0002)

@@ -35,7 +35,7 @@ from standby.drivers.process import ProcessDriver
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
 from standby.seal import Seal, load_key
 from standby.store.store import open_store
-from standby.world import Ids, StoreClock, World, settle_memory
+from standby.world import Ids, StoreClock, World, settle_interpreter
 
 SERVER_FILE: Final = "server.json"
 REGISTRY_LOGINS: Final = "DOCKER_AUTH_CONFIG"
@@ -171,7 +171,7 @@ async def _run(world: World, instance: str) -> None:
         if beside is not None:
             servers.append(_Server(uvicorn.Config(WorkersOnly(app), uds=str(beside), lifespan="off", **UVICORN)))
         _on_signals(lambda: _stop(app, servers, stop))
-        settle_memory()
+        settle_interpreter()
         serving = asyncio.create_task(_serve(servers, listener))
         controlling = asyncio.create_task(Controller(world, instance).run(stop))
         try:
