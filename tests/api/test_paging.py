@@ -39,6 +39,7 @@ class Writer:
         """Do something with the order at a place, or with the one that was read last."""
         await self._act(act, read)
         self.moved.set()
+        await asyncio.sleep(0)  # in this house a request may be answered without a turn of the loop: others want theirs
 
     async def _act(self, act: Act, read: list[str]) -> None:
         what, place = act
