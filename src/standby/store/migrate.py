@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
-import apsw
 from msgspec import Struct
 
 from standby.core.errors import Refused
+
+if TYPE_CHECKING:
+    import apsw
 
 Kind = Literal["sqlite", "sqlite_logs", "postgres"]
 
@@ -115,14 +117,14 @@ def new_incarnation() -> str:
     return uuid.uuid4().hex
 
 
-def sqlite_status(connection: apsw.Connection, kind: Kind = "sqlite") -> Status:
+def sqlite_status(connection: "apsw.Connection", kind: Kind = "sqlite") -> Status:
     """How an open SQLite database stands; changes nothing."""
     if not connection.table_exists(None, "migrations"):
         return compare(known(kind), [])
     return compare(known(kind), [Applied(*row) for row in connection.execute(APPLIED)])
 
 
-def migrate_sqlite(connection: apsw.Connection, now: int, *, path: Path | None, kind: Kind = "sqlite") -> Status:
+def migrate_sqlite(connection: "apsw.Connection", now: int, *, path: Path | None, kind: Kind = "sqlite") -> Status:
     """Bring a SQLite database up to date, after a copy of the file when it held anything; returns what was done."""
     status = sqlite_status(connection, kind)
     if status.unknown or status.changed:
@@ -150,6 +152,6 @@ def migrate_sqlite(connection: apsw.Connection, now: int, *, path: Path | None, 
     return status
 
 
-def _copy(connection: apsw.Connection, target: Path) -> None:
+def _copy(connection: "apsw.Connection", target: Path) -> None:
     target.unlink(missing_ok=True)
     connection.execute("vacuum into ?", (str(target),))

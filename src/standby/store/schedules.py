@@ -3,15 +3,17 @@
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-import apsw
 from msgspec.json import encode
 from msgspec.structs import asdict, astuple
 
 from standby.core.model import Schedule, Tick
 from standby.store.entry import Entry
 from standby.store.rows import Row, value
+
+if TYPE_CHECKING:
+    import apsw
 
 TICKS_KEPT: Final = 1_000
 """Of each schedule. `next_at` only goes forward, so an older one cannot come again."""
@@ -42,7 +44,7 @@ SCHEDULE_ENV: Final = "select sealed_env from schedules where name = $1"
 TICKS: Final = "select * from ticks where schedule = $1 order by at desc limit $2"
 
 
-def put_schedule(cursor: apsw.Cursor, one: Entry) -> None:
+def put_schedule(cursor: "apsw.Cursor", one: Entry) -> None:
     """Write the schedule of a change, and its tick, into an open transaction of SQLite."""
     change, row = one.change, one.schedule
     if row is None:

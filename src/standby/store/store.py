@@ -7,20 +7,18 @@ from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
-import apsw
-
 from standby.core.errors import Refused
 from standby.store.contract import Store, StoreDown
 from standby.store.migrate import Status, compare, known, migrate_sqlite, sqlite_status
-from standby.store.sqlite import SqliteStore, clock_ms, open_connection
 
 SQLITE: Final = "sqlite:///"
 POSTGRES: Final = ("postgresql://", "postgres://")
 
 
 @asynccontextmanager
-async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] = clock_ms) -> AsyncIterator[Store]:
-    """The store of a server, closed at the end. `clock` is SQLite's; PostgreSQL has its own."""
+async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] | None = None) -> AsyncIterator[Store]:
+    """The store of a server, closed at the end. `clock` is SQLite's; PostgreSQL has its own. An engine that is not used
+    is not loaded."""
     if url.startswith(POSTGRES):
         from standby.store.postgres import PostgresStore  # asyncpg is an extra
 
@@ -30,9 +28,11 @@ async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] =
         finally:
             await remote.close()
         return
+    from standby.store.sqlite import SqliteStore, clock_ms
+
     path = sqlite_path(url)
     with only_server(path):
-        local = SqliteStore.open(path, clock=clock, hints=hints)
+        local = SqliteStore.open(path, clock=clock or clock_ms, hints=hints)
         try:
             await local.void_leases()
             yield local
@@ -54,6 +54,8 @@ async def schema_status(url: str) -> Status:
     with _in_words(path):
         if not path.exists():
             return compare(known("sqlite"), [])
+        import apsw
+
         with closing(apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READONLY)) as reader:
             return sqlite_status(reader)
 
@@ -64,6 +66,8 @@ async def migrate(url: str) -> Status:
         from standby.store.postgres_session import migrate_postgres
 
         return await migrate_postgres(url)
+    from standby.store.sqlite import clock_ms, open_connection
+
     path = sqlite_path(url)
     with only_server(path), _in_words(path), closing(open_connection(path)) as connection:
         return migrate_sqlite(connection, clock_ms(), path=path)
@@ -100,6 +104,8 @@ def only_server(path: Path) -> Iterator[None]:
 @contextmanager
 def _in_words(path: Path) -> Iterator[None]:
     """Say which file cannot be used, and why."""
+    import apsw
+
     try:
         yield
     except (apsw.Error, OSError) as error:
