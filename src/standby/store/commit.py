@@ -7,7 +7,7 @@ repeated.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -65,7 +65,7 @@ class Call:
 
 
 Waiting = tuple[Entry, Call, int]
-Answers = Sequence[tuple[Waiting, Outcome]]
+Answered = tuple[Waiting, Outcome]
 
 
 def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
@@ -155,10 +155,13 @@ class GroupCommit:
                 outcomes: Sequence[Outcome] = await settle(entries)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
                 outcomes = [error] * len(batch)
-            first, later = _turns(batch, outcomes)
-            _answer(first)
-            if later:
+            answers = zip(batch, outcomes, strict=True)
+            if Hot.SUBMIT in {one.hot for one in entries}:
+                first, later = _turns(list(answers))
+                _answer(first)
                 asyncio.get_running_loop().call_soon(_answer, later)
+            else:
+                _answer(answers)
             self._tell(entries, outcomes)
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
@@ -242,19 +245,18 @@ class GroupCommit:
             return StoreDown(f"the outcome is unknown: {error}")
 
 
-def _turns(batch: Sequence[Waiting], outcomes: Sequence[Outcome]) -> tuple[Answers, Answers]:
+def _turns(answers: Sequence[Answered]) -> tuple[Sequence[Answered], Sequence[Answered]]:
     """Who hears first, and who a turn later: a claim that came with its order is on its way before anybody hears of the
     order."""
-    answers = list(zip(batch, outcomes, strict=True))
     submits = [each for each in answers if each[0][0].hot is Hot.SUBMIT]
     others = [each for each in answers if each[0][0].hot is not Hot.SUBMIT]
-    if submits and others:
+    if others:
         return others, submits
     first = len(answers) // 2 if len(submits) >= MANY else len(answers)
     return answers[:first], answers[first:]
 
 
-def _answer(answers: Answers) -> None:
+def _answer(answers: Iterable[Answered]) -> None:
     for (_, call, place), outcome in answers:
         call.settle(place, outcome)
 
