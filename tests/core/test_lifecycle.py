@@ -231,6 +231,14 @@ def test_a_seat_whose_run_was_lost_is_made_anew() -> None:
     assert change.slot is not None and change.slot.state is SlotState.CLEANING
 
 
+def test_a_seat_whose_run_was_stopped_as_lost_is_made_anew_however_its_end_was_seen() -> None:
+    change = _finish(order(S.STOPPING, stop_reason=Reason.LOST), Exit(code=137))
+    assert change.run is not None and change.run.reason is Reason.LOST
+    assert change.slot is not None and change.slot.state is SlotState.CLEANING
+    change = _finish(order(S.STOPPING, stop_reason=Reason.LOST), OK)
+    assert change.slot is not None and change.slot.state is SlotState.IDLE, "it did end well"
+
+
 def test_a_retry_keeps_the_dedupe_key_and_an_end_frees_it() -> None:
     row = order(S.RUNNING, dedupe_live="default/key")
     again = _finish(row, Exit(lost=True)).order

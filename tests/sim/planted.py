@@ -265,8 +265,8 @@ def error_slot_serves(patch: pytest.MonkeyPatch) -> None:
     """A place that failed a run goes on as if nothing had been."""
     real = lifecycle._used
 
-    def used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> dict[str, Any]:
-        return real(slot, replace(ending, place_failed=False), at, seats=seats or ending.place_failed)
+    def used(slot: Slot, ending: Exit, at: int, *, seats: bool, lost: bool) -> dict[str, Any]:
+        return real(slot, replace(ending, place_failed=False), at, seats=seats or ending.place_failed, lost=lost)
 
     patch.setattr(lifecycle, "_used", used)
 

@@ -273,7 +273,7 @@ def finish(
     reason = outcome(order, ending)
     code = ending.code if ending.signal is None else 128 + ending.signal
     run = _run(order, ending, reason, code, cause.at, handle)
-    used = _used(slot, ending, cause.at, seats=seats)
+    used = _used(slot, ending, cause.at, seats=seats, lost=ending.lost or reason is Reason.LOST)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
         kind, columns = K.ORDER_RETRY_WAITING, _closed(order, S.WAITING_RETRY, cause.at, reason, code)
@@ -298,15 +298,15 @@ def finish(
     )
 
 
-def _used(slot: Slot, ending: Exit, at: int, *, seats: bool) -> dict[str, Json]:
+def _used(slot: Slot, ending: Exit, at: int, *, seats: bool, lost: bool) -> dict[str, Json]:
     """The columns of the slot after a run: as it is (a seat), dirty, or broken where the place is to blame. What a lost
     run left is unknown, so it is dirty everywhere; a run that got anywhere proves the place."""
     columns: dict[str, Json] = {"version": slot.version + 1, "uses": slot.uses + 1, "last_used_at": at}
     if ending.place_failed and ending.start_error is not None:
         return columns | broken(slot, at, ending.start_error)
-    if slot.failures and not ending.lost:
+    if slot.failures and not lost:
         columns["failures"] = 0
-    if not seats or ending.lost:
+    if not seats or lost:
         columns |= {"state": SlotState.CLEANING, "state_since": at}
         if slot.boot is not None:
             columns["boot"] = None
