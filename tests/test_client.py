@@ -318,13 +318,17 @@ def test_who_leaves_a_stream_closes_it() -> None:
     assert stream.closed
 
 
-def test_importing_standby_is_light_and_the_client_brings_no_server() -> None:
-    def loaded(statement: str) -> set[str]:
-        code = f"import sys; {statement}; print(*sys.modules)"
-        return set(
-            subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-        )
+def loaded(statement: str) -> set[str]:
+    """The modules that are there after it."""
+    code = f"import sys; {statement}; print(*sys.modules)"
+    return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())
 
+
+def test_a_server_brings_no_client() -> None:
+    assert "httpx2" not in loaded("import standby.cli.main, standby.cli.serve")
+
+
+def test_importing_standby_is_light_and_the_client_brings_no_server() -> None:
     assert not {"httpx2", "msgspec", "asyncio"} & loaded("import standby")
     client = loaded("from standby import Client")
     assert not {"asyncio", "pydantic", "rich", "cyclopts", "fastapi"} & client

@@ -16,8 +16,9 @@ from standby import __version__
 from standby.cli import table
 from standby.cli.follow import print_record
 from standby.cli.main import ORDERS, app
-from standby.client import ServerUnreachable, find_address
+from standby.client.address import find_address
 from standby.client.answers import LogEnd
+from standby.client.errors import ServerUnreachable
 from tests.cli.conftest import Standby
 from tests.e2e.house import House, house
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from standby.cli import talk
+from standby.client import blocking
 from tests.cli.conftest import Standby
 from tests.played import Played, no, ok, order_view
 
@@ -25,7 +25,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 
     def play(*answers: Any) -> Played:
         server = Played(*answers)
-        monkeypatch.setattr(talk, "Client", lambda url, key: server.client())
+        monkeypatch.setattr(blocking, "Client", lambda url, key: server.client())
         return server
 
     return play

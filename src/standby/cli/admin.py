@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import FAILED, HERE, OK, Json, ServerNeed, print_json, private_files, say
-from standby.client import ServerUnreachable
+from standby.client.errors import ServerUnreachable
 from standby.config import load_config, settings
 from standby.store.store import SQLITE, schema_status
 from standby.store.store import migrate as migrate_store

@@ -25,8 +25,9 @@ from standby.cli.talk import (
     print_json,
     say,
 )
-from standby.client import Client, ServerRefused
 from standby.client.answers import Bulk, Verdict
+from standby.client.blocking import Client
+from standby.client.errors import ServerRefused
 from standby.client.plans import NewOrder, Which
 from standby.core.errors import StandbyError
 from standby.core.model import OrderState

@@ -12,9 +12,9 @@ from typing import Final
 from standby.cli.admin import ConfigFile
 from standby.cli.table import print_rows
 from standby.cli.talk import FAILED, HERE, OK, Server, ServerNeed, print_json
-from standby.client import ServerRefused, ServerUnreachable
 from standby.client.address import find_address
 from standby.client.answers import Check
+from standby.client.errors import ServerRefused, ServerUnreachable
 from standby.config import Config, ConfigError, load_config
 from standby.core.errors import StandbyError
 from standby.store.store import POSTGRES, SQLITE, schema_status

@@ -6,7 +6,8 @@ from cyclopts import Parameter
 
 from standby.cli.orders import event_line
 from standby.cli.talk import HERE, OK, ServerNeed, one_of, print_json, say
-from standby.client import Client, ServerUnreachable
+from standby.client.blocking import Client
+from standby.client.errors import ServerUnreachable
 from standby.core.model import EventKind
 
 

@@ -3,8 +3,9 @@
 import sys
 
 from standby.cli.talk import print_json, say
-from standby.client import Client, ServerUnreachable
 from standby.client.answers import LogEnd, LogLine, Order, Run
+from standby.client.blocking import Client
+from standby.client.errors import ServerUnreachable
 from standby.core.model import NEVER_RETRIED, RETRIED_BY_DEFAULT
 
 

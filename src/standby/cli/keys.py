@@ -7,7 +7,8 @@ from cyclopts import App, Parameter
 
 from standby.cli.table import print_table
 from standby.cli.talk import HERE, OK, ServerNeed, Unusable, ago, agreed, print_json, say
-from standby.client import Client, find_address
+from standby.client.address import find_address
+from standby.client.blocking import Client
 
 KeyName = Annotated[str, Parameter(help="Name of the key: what events call whoever uses it.")]
 

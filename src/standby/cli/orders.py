@@ -12,8 +12,9 @@ from standby.cli.follow import print_record, print_run, stay
 from standby.cli.submit import end_of
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import HERE, OK, OrderId, ServerNeed, ago, cut, find, length, print_json, say, shown, what
-from standby.client import Client, ServerRefused
 from standby.client.answers import Event, Gate, Order, OrderPage, Run, Said, Why
+from standby.client.blocking import Client
+from standby.client.errors import ServerRefused
 from standby.client.flows import PAGE
 from standby.client.plans import Which
 

@@ -28,7 +28,6 @@ from standby.control.controller import Controller
 from standby.core import work
 from standby.core.errors import StandbyError
 from standby.drivers.contract import Driver
-from standby.drivers.coolify import LAG_MS, Client, CoolifyDriver, CoolifyHost
 from standby.drivers.docker import DockerDriver
 from standby.drivers.docker.images import logins
 from standby.drivers.process import ProcessDriver
@@ -138,7 +137,10 @@ def build_drivers(config: Config, now: Callable[[], int]) -> dict[str, Driver]:
     return drivers
 
 
-def _coolify(host: HostConfig, installation: str, now: Callable[[], int]) -> CoolifyDriver:
+def _coolify(host: HostConfig, installation: str, now: Callable[[], int]) -> Driver:
+    # here, because no other driver needs an HTTP library
+    from standby.drivers.coolify import LAG_MS, Client, CoolifyDriver, CoolifyHost
+
     assert host.url is not None and host.project is not None and host.server is not None, "the configuration is checked"
     where = CoolifyHost(
         project=host.project, server=host.server, environment=host.environment, destination=host.destination

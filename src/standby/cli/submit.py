@@ -14,8 +14,8 @@ from cyclopts import Parameter
 
 from standby.cli.follow import how_it_ended, stay
 from standby.cli.talk import HERE, OK, ServerNeed, Unusable, one_of, order_code, pair, print_json, say
-from standby.client import Client
 from standby.client.answers import Order
+from standby.client.blocking import Client
 from standby.client.plans import NewOrder
 from standby.core.model import NEVER_RETRIED, Reason
 

@@ -8,14 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Annotated, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
 from cyclopts import Parameter
 
-from standby.client import Client, ServerRefused
 from standby.client.answers import Order
+from standby.client.errors import ServerRefused
 from standby.core.errors import StandbyError
+
+if TYPE_CHECKING:
+    from standby.client.blocking import Client
 
 OK: Final = 0
 FAILED: Final = 1
@@ -45,8 +48,10 @@ class Server:
     json: Annotated[bool, Parameter(negative=(), show_default=False)] = False
     """Print JSON on stdout, for programs."""
 
-    def ask(self, question: Callable[[Client], T]) -> T:
+    def ask(self, question: Callable[["Client"], T]) -> T:
         """Run one conversation with the server."""
+        from standby.client.blocking import Client  # a server itself never needs one
+
         with Client(self.url, self.key) as client:
             return question(client)
 
@@ -59,7 +64,7 @@ class Server:
         """What was done, as JSON or in words."""
         return self.show(data, lambda: say(words))
 
-    def set_mode(self, what: str, question: Callable[[Client], Any]) -> int:
+    def set_mode(self, what: str, question: Callable[["Client"], Any]) -> int:
         """Pause, resume or drain something."""
         row = self.ask(question)
         return self.tell(row, f"{what} is {row.mode}")
@@ -119,11 +124,13 @@ def one_of(word: str, known: Sequence[str], option: str, noun: str) -> str:
 
 def ago(time: datetime | None) -> str:
     """How long ago a time was, for people."""
-    return "" if time is None else length((datetime.now(UTC) - time).total_seconds())
+    return "" if time is None else length(int((datetime.now(UTC) - time).total_seconds()))
 
 
 def length(seconds: float, units: int = 1) -> str:
     """A length of time in its largest unit, or the largest ones, for people."""
+    if 0.001 <= seconds < 1:
+        return f"{int(seconds * 1000)} ms"
     words, left = [], max(0, int(seconds))
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s")):
         if left >= size:
@@ -149,7 +156,7 @@ def cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def find(client: Client, text: str) -> str:
+def find(client: "Client", text: str) -> str:
     """The id of the one order that is meant by an id, or by its beginning."""
     if len(text) >= ID_LENGTH:
         return text
