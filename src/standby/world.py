@@ -189,9 +189,10 @@ class World:
     arrivals: Arrivals = field(default_factory=Arrivals)
     chance: Callable[[], float] = random.random
 
-    def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None) -> Cause:
-        """Who makes a change, stamped now."""
-        return Cause(id=self.ids.short(), at=self.clock.now(), trigger=trigger, actor=actor, lease=lease)
+    def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None, at: int | None = None) -> Cause:
+        """Who makes a change, stamped now, or with the time at which all of its kind are made."""
+        at = self.clock.now() if at is None else at
+        return Cause(id=self.ids.short(), at=at, trigger=trigger, actor=actor, lease=lease)
 
 
 def settle_interpreter() -> None:

@@ -91,6 +91,18 @@ def test_of_another_lane_those_who_wait_for_a_key_take_no_more_turns_than_it_has
     assert wait.usual_ms == 500 + (3 + 7) * 1_000
 
 
+def test_those_who_get_a_key_and_those_who_come_share_the_turns_of_their_lane() -> None:
+    assert ahead({"b": Queue(5, rate=10 / 1_000, keyed=(Keyed(5),))}, 11) == 10 + 10
+
+
+def test_when_keys_come_free_is_not_known_and_makes_the_range_wider() -> None:
+    standing = Standing("a", 10)
+    sure = crowd.wait(line(), {"a": Queue(9)}, standing)
+    unsure = crowd.wait(line(), {"a": Queue(9, keyed=(Keyed(4),))}, standing)
+    assert sure.low_ms == sure.high_ms
+    assert unsure.low_ms < unsure.usual_ms < unsure.high_ms
+
+
 def test_how_many_come_meanwhile_is_not_known_and_makes_the_range_wider() -> None:
     told = crowd.wait(line(), {"b": Queue(20)}, Standing("a", 61))
     guessed = crowd.wait(line(), {"b": Queue(0, rate=0.25 / 1_000)}, Standing("a", 61))

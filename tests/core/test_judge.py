@@ -2,9 +2,18 @@ import pytest
 from msgspec.structs import replace
 
 from standby.core import judge
-from standby.core.model import Change, EventKind, OrderState, Reason, SlotState
+from standby.core.model import (
+    Change,
+    EventKind,
+    OrderState,
+    PoolSettings,
+    Reason,
+    SlotState,
+    Template,
+    Warmth,
+)
 from standby.core.sighting import Exit, Seen, Sighting
-from tests.rows import NOW, cause, host, order, slot, spec
+from tests.rows import NOW, cause, host, order, pool, slot, spec
 
 S = OrderState
 RULES = judge.Rules(window_ms=2_000, lag_ms=1_000, seats=True, chance=0.5)
@@ -52,6 +61,17 @@ OUTCOMES: dict[tuple[OrderState, Seen], EventKind | None] = {
 def test_each_sighting_of_each_open_state_has_one_meaning(state: OrderState, seen: Seen) -> None:
     change = _judge(state, _look(seen))
     assert (None if change is None else change.kind) == OUTCOMES[state, seen]
+
+
+@pytest.mark.parametrize(("seats", "max_uses", "written"), [(True, None, False), (True, 9, True), (False, None, True)])
+def test_only_uses_of_mere_seats_that_nobody_counts_are_not_all_written(
+    seats: bool, max_uses: int | None, written: bool
+) -> None:
+    pools = {"default": pool(settings=PoolSettings(slots_max=2, max_uses=max_uses))}
+    rules = judge.Rules(window_ms=2_000, lag_ms=1_000, seats=seats, pools=pools, chance=0.5)
+    run = replace(_run(S.RUNNING), slot=slot(last_used_at=NOW - 1))
+    change = judge.judge(cause(), run, _look(Seen.STOPPED), rules)
+    assert change is not None and (change.slot is not None) is written
 
 
 @pytest.mark.parametrize("seen", [Seen.ABSENT, Seen.FRESH])
@@ -113,7 +133,8 @@ def test_the_rules_reach_the_change() -> None:
 
 
 def test_a_place_that_serves_again_as_it_is_does_so_unless_the_end_of_its_run_was_forced() -> None:
-    rules = judge.Rules(window_ms=2_000, lag_ms=1_000, seats=False, stays=frozenset({"default"}), chance=0.5)
+    pools = {"default": pool(settings=PoolSettings(slots_max=2, template=Template(warmth=Warmth.COLD)))}
+    rules = judge.Rules(window_ms=2_000, lag_ms=1_000, seats=False, pools=pools, chance=0.5)
 
     def left(run: judge.Open, at: int = NOW) -> SlotState:
         change = judge.judge(cause(at=at), run, _look(Seen.STOPPED), rules)

@@ -46,7 +46,7 @@ def _taken(count: int, lanes: Mapping[str, Sequence[Order]], weights: Mapping[st
     for _ in range(count):
         room = _room(slots=[slot(1)], weights=weights, turns=turns)
         (admission,) = admit.admit(room, [order for orders in rest.values() for order in orders[:3]]).admissions
-        turns.take(admission.order, weights)
+        turns.take([admission.order], weights)
         rest[admission.order.project].remove(admission.order)
         served += admission.order.project
     return served
@@ -76,7 +76,7 @@ def test_a_lane_that_slept_saved_up_no_turns() -> None:
 def test_a_lane_at_its_limit_is_skipped_whole_and_saves_no_turns_up() -> None:
     turns = Turns()
     for number in range(50):
-        turns.take(_waiting(number, "b"), {})
+        turns.take([_waiting(number, "b")], {})
     room = _room(turns=turns, project_max={"a": 0})
     waiting = [_waiting(n, project) for project in "ab" for n in range(9)]
     assert _projects(admit.admit(room, waiting)) == "bbbb"
@@ -102,10 +102,10 @@ def test_a_faster_pool_does_not_take_the_turns_of_a_slower_ones_lanes_away() -> 
     new = [_waiting(n, "a") for n in range(500, 520)]
     for step in range(10):
         for number in range(7):
-            turns.take(_waiting(number, "c", pool="fast"), {})
+            turns.take([_waiting(number, "c", pool="fast")], {})
         room = _room(pools=pools, slots=[slot(1)], turns=turns)
         (admission,) = admit.admit(room, [*old, *new]).admissions
-        turns.take(admission.order, {})
+        turns.take([admission.order], {})
         served += admission.order.project
         (old if admission.order.project == "b" else new).remove(admission.order)
         assert abs(served.count("a") - served.count("b")) <= 1, step
@@ -117,12 +117,12 @@ def test_an_urgent_order_goes_before_all_lanes_and_costs_no_turn() -> None:
     waiting = [*(_waiting(n, "a") for n in range(9)), urgent, _waiting(98, "b")]
     first = admit.admit(_room(turns=turns), waiting).admissions[0]
     assert first.order == urgent
-    turns.take(urgent, {})
+    turns.take([urgent], {})
     assert turns.start(("default", "b")) == (0, 0)
     assert _projects(admit.admit(_room(turns=turns), [*waiting, _waiting(97, "b")])) == "baba", "nor within one plan"
     soon = [urgent, _waiting(1, "b"), _waiting(2, "a")]
     assert _projects(admit.admit(_room(), soon)) == "bba", "its lane is as near to its turn as before"
-    turns.take(_waiting(96, "b"), {})
+    turns.take([_waiting(96, "b")], {})
     assert _projects(admit.admit(_room(turns=turns), waiting)) == "baab", "also when it is not its lane's turn"
 
 
@@ -134,30 +134,30 @@ def test_of_lanes_whose_turn_it_is_the_one_goes_first_whose_order_ranks_first() 
 def test_passes_that_mean_nothing_any_more_are_forgotten() -> None:
     turns, often = Turns(), _waiting(0, "often")
     for number in range(KEPT):
-        turns.take(_waiting(number, f"p{number}"), {})
-        turns.take(often, {})
+        turns.take([_waiting(number, f"p{number}")], {})
+        turns.take([often], {})
     assert len(turns._passes) == 2
-    turns.take(often, {})
+    turns.take([often], {})
     assert turns.start(("default", "often"))[0] > turns.at
 
 
 def test_passes_that_are_ahead_on_the_host_or_in_their_pool_are_kept() -> None:
     def played(fast: int) -> Turns:
         turns = Turns()
-        turns.take(_waiting(1, "a"), {})
+        turns.take([_waiting(1, "a")], {})
         for number in range(10):
-            turns.take(_waiting(number, "often", pool="fast"), {})
-        turns.take(_waiting(1, "b"), {})
-        turns.take(_waiting(2, "a"), {})
+            turns.take([_waiting(number, "often", pool="fast")], {})
+        turns.take([_waiting(1, "b")], {})
+        turns.take([_waiting(2, "a")], {})
         for number in range(fast):
-            turns.take(_waiting(number, "often", pool="fast"), {})
+            turns.take([_waiting(number, "often", pool="fast")], {})
         return turns
 
     for fast in (0, 5):
         turns = played(fast)
         before = [turns.start(("default", project)) for project in "ab"]
         for number in range(KEPT):
-            turns.take(_waiting(number, f"p{number}", pool="fast"), {})
+            turns.take([_waiting(number, f"p{number}", pool="fast")], {})
         assert [turns.start(("default", project)) for project in "ab"] == before
 
 
@@ -171,7 +171,7 @@ def test_passes_are_not_looked_through_at_every_claim_although_all_of_them_count
 
     turns._counts = counts  # type: ignore[method-assign]
     for number in range(KEPT + 100):
-        turns.take(_waiting(number, f"p{number}"), {})
+        turns.take([_waiting(number, f"p{number}")], {})
     assert (looked, len(turns._passes)) == (KEPT + 1, KEPT + 100)
 
 
@@ -248,7 +248,7 @@ def test_the_share_of_a_waiting_lane_is_off_by_less_than_one_turn_of_each_lane(
     for _ in range(count):
         first = Line(lanes.values(), line_turns, weights).next()
         assert first is not None
-        line_turns.take(first, weights)
+        line_turns.take([first], weights)
         served[first.project] += 1
     for one, other in ((a, b) for a in weights for b in weights if a < b):
         apart = abs(served[one] / weights[one] - served[other] / weights[other])
@@ -268,7 +268,7 @@ def test_every_lane_that_can_be_served_is_served_within_a_bound(weights: dict[st
             waited.pop(gone, None)
         first = Line([_waiting(step, project) for project in there], turns, weights).next()
         assert first is not None
-        turns.take(first, weights)
+        turns.take([first], weights)
         for project in there - {first.project}:
             waited[project] += 1
             assert waited[project] <= bound[project]
@@ -410,3 +410,16 @@ def test_whoever_is_behind_another_of_its_lane_is_not_passed_by_its_turn(lanes: 
     for project in {each.project for each in waiting}:
         ranks = [each.rank or 0 for each in served if each.project == project]
         assert ranks == sorted(ranks)
+
+
+def test_orders_that_are_taken_at_once_cost_the_turns_of_orders_taken_one_after_the_other() -> None:
+    lanes = ["a", "a", "b", "a", "b", "b", "b", "a", "a"]
+    taken = [_waiting(number, lane, pool="slow" if number % 4 else "fast") for number, lane in enumerate(lanes)]
+    places = [(one.pool, one.project) for one in taken]
+    for count in range(len(taken) + 1):
+        at_once, each = Turns(), Turns()
+        at_once.take(taken[:count], {"b": 3})
+        for one in taken[:count]:
+            each.take([one], {"b": 3})
+        assert at_once.at == each.at
+        assert [at_once.start(lane) for lane in places] == [each.start(lane) for lane in places]

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -219,6 +220,38 @@ def test_an_end_gives_the_slot_back_and_writes_the_run() -> None:
     assert (change.order.slot, change.order.handle, change.order.deadline) == (None, None, None)
     assert (change.slot.state, change.slot.uses, change.slot.last_used_at) == (SlotState.IDLE, 1, NOW)
     assert (change.run.number, change.run.slot, change.run.handle) == (1, slot().name, "h-1")
+
+
+@pytest.mark.parametrize(
+    ("used_ago", "columns", "ending", "keys", "written"),
+    [
+        (499, {}, OK, {}, False),
+        (0, {}, OK, {}, False),
+        (500, {}, OK, {}, True),
+        (-1, {}, OK, {}, True),  # a clock that went back
+        (None, {}, OK, {}, True),
+        (499, {}, OK, {"counts": True}, True),
+        (499, {"failures": 1}, OK, {}, True),
+        (499, {}, Exit(lost=True), {}, True),
+        (499, {}, Exit(start_error="no device", place_failed=True), {}, True),
+        (499, {}, Exit(code=3), {}, False),
+    ],
+)
+def test_a_seat_that_was_just_noted_as_used_is_not_written_again_unless_more_of_it_changes(
+    used_ago: int | None, columns: dict[str, Any], ending: Exit, keys: dict[str, bool], written: bool
+) -> None:
+    seat = slot(last_used_at=None if used_ago is None else NOW - used_ago, **columns)
+    keys = {"counts": False, **keys}
+    change = life.finish(cause(), order(S.RUNNING), spec(), seat, ending, handle=None, seats=True, chance=0.5, **keys)
+    assert (change.slot_was is seat, change.slot is not None) == (written, written)
+    assert (change.slot_columns is not None) is written
+    assert change.order is not None and change.order.slot is None and change.run is not None
+
+
+def test_every_use_counts_unless_it_is_said_that_it_need_not() -> None:
+    seat = slot(last_used_at=NOW - 1)
+    change = life.finish(cause(), order(S.RUNNING), spec(), seat, OK, handle=None, seats=True, chance=0.5)
+    assert change.slot is not None and change.slot.uses == 1
 
 
 def test_a_slot_that_is_no_seat_is_cleaned_after_each_run() -> None:

@@ -76,6 +76,13 @@ def test_after_a_long_time_the_last_tick_is_found_and_the_count_ends() -> None:
     assert due(Missed.SKIP, month * MINUTE + 1) == (month, 999, month + 1)
 
 
+def test_ticks_that_were_missed_are_counted_by_the_clocks_of_the_schedules_zone() -> None:
+    first = START + (24 * 60 - 345) * MINUTE  # noon in Nepal
+    nepali = schedule(cron="0 12 * * *", missed=Missed.ONCE, next_at=first)
+    found = ticks.due(nepali, ZoneInfo("Asia/Kathmandu"), first + 3 * 24 * 60 * MINUTE + 1)
+    assert (found.tick, found.missed) == (first + 3 * 24 * 60 * MINUTE, 3)
+
+
 def test_ticks_come_by_the_clocks_of_the_schedules_zone() -> None:
     noon = schedule(cron="0 12 * * *", next_at=START - 345 * MINUTE)
     expected, nepal = START + (24 * 60 - 345) * MINUTE, ZoneInfo("Asia/Kathmandu")

@@ -13,7 +13,7 @@ from standby.control import schedules as keeping
 from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.control.mirror import Mirror
-from standby.core import admit, judge, lanes, lifecycle, pressure, size, slots, strays, ticks
+from standby.core import admit, judge, lanes, lifecycle, pressure, size, slots, strays, ticks, wear
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Guards, Order, OrderState, Schedule, Slot, Spec, Trigger, run_id
@@ -263,12 +263,12 @@ def handle_ignored(patch: pytest.MonkeyPatch) -> None:
 
 def error_slot_serves(patch: pytest.MonkeyPatch) -> None:
     """A place that failed a run goes on as if nothing had been."""
-    real = lifecycle._used
+    real = wear.used
 
-    def used(slot: Slot, ending: Exit, at: int, *, seats: bool, lost: bool) -> dict[str, Any]:
-        return real(slot, replace(ending, place_failed=False), at, seats=seats or ending.place_failed, lost=lost)
+    def used(slot: Slot, ending: Exit, at: int, *, seats: bool, **keys: Any) -> dict[str, Any] | None:
+        return real(slot, replace(ending, place_failed=False), at, seats=seats or ending.place_failed, **keys)
 
-    patch.setattr(lifecycle, "_used", used)
+    patch.setattr(wear, "used", used)
 
 
 def template_ignored_in_a_claim(patch: pytest.MonkeyPatch) -> None:

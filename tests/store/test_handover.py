@@ -12,6 +12,8 @@ from standby.core.model import Change, Order, OrderState, Reason, Slot, Trigger
 from standby.core.sighting import Exit
 from standby.store.commit import MOST_CHANGES
 from standby.store.contract import Answer, Store, Verdict
+from standby.store.entry import entry
+from standby.store.hot import Hot
 from tests import make, rows
 
 pytestmark = pytest.mark.anyio
@@ -21,7 +23,7 @@ class House:
     """A led host with one pool, some idle slots and some waiting orders; counts the commits."""
 
     def __init__(self, store: Store) -> None:
-        self.store, self.commits = store, 0
+        self.store, self.commits, self.now = store, 0, rows.NOW
         self._made = 0
         self._commit: Any = store.commit  # type: ignore[attr-defined]
         store.commit = self._counted  # type: ignore[attr-defined]
@@ -45,17 +47,17 @@ class House:
 
     def cause(self, trigger: Trigger) -> life.Cause:
         self._made += 1
-        return rows.cause(trigger, id=f"change-{self._made}", lease=self.lease)
+        return rows.cause(trigger, id=f"change-{self._made}", at=self.now, lease=self.lease)
 
     def claim(self, order: Order, slot: Slot) -> Change:
         spec = rows.spec(order_id=order.id)
         return life.claim(self.cause(Trigger.ADMIT), order, spec, slot, self.pool, self.host, 2_000)
 
-    def end(self, claim: Change, slot: Slot) -> Change:
+    def end(self, claim: Change, slot: Slot, *, counts: bool = True) -> Change:
         assert claim.order is not None
         spec, over = rows.spec(order_id=claim.order.id), Exit(code=0)
         cause = self.cause(Trigger.LOOK)
-        return life.finish(cause, claim.order, spec, slot, over, handle="h", seats=True, chance=0.5)
+        return life.finish(cause, claim.order, spec, slot, over, handle="h", seats=True, chance=0.5, counts=counts)
 
 
 def _slot(change: Change) -> Slot:
@@ -100,6 +102,49 @@ async def test_a_slot_whose_end_is_refused_is_not_claimed(store: Store) -> None:
     verdicts = await store.save([end, house.claim(orders[1], _slot(end))])
 
     assert _answers(verdicts) == [Answer.CONFLICT] * 2
+    assert [order.state for order in (await store.holders()).values()] == [OrderState.STOPPING]
+
+
+async def test_a_seat_whose_use_is_not_written_changes_hands_by_one_commit(store: Store) -> None:
+    house = House(store)
+    (slot,), orders = await house.open(1, 3)
+    claim = house.claim(orders[0], slot)
+    await store.save([claim])
+    noted = house.end(claim, slot, counts=False)
+    used = _slot(noted)
+    second = house.claim(orders[1], used)
+    await store.save([noted, second])
+    end = house.end(second, used, counts=False)
+    assert (end.slot, entry(end).hot) == (None, Hot.END)
+
+    house.commits = 0
+    verdicts = await store.save([end, house.claim(orders[2], used)])
+
+    assert (_answers(verdicts), house.commits) == ([Answer.SAVED] * 2, 1)
+    assert [order.id for order in (await store.holders()).values()] == [orders[2].id]
+    assert await store.slots() == [used]
+    folded = fold(await store.events(0, 1_000))
+    works = [await store.order(order.id) for order in orders]
+    assert folded.orders == {work.order.id: work.order for work in works if work is not None}
+    assert [run.slot for run in await store.runs(orders[1].id)] == [slot.name]
+
+
+async def test_a_seat_whose_end_is_refused_without_being_written_is_not_claimed(store: Store) -> None:
+    house = House(store)
+    (slot,), orders = await house.open(1, 3)
+    first = house.claim(orders[0], slot)
+    end = house.end(first, slot)
+    used = _slot(end)
+    second = house.claim(orders[1], used)
+    await store.save([first])
+    await store.save([end, second])
+    assert second.order is not None
+    await store.save([life.stop(rows.cause(), second.order, rows.spec(), Reason.CANCELLED)])
+
+    stale = house.end(second, used, counts=False)
+    verdicts = await store.save([stale, house.claim(orders[2], used)])
+
+    assert (stale.slot, _answers(verdicts)) == (None, [Answer.CONFLICT] * 2)
     assert [order.state for order in (await store.holders()).values()] == [OrderState.STOPPING]
 
 

@@ -2,13 +2,18 @@
 
 import asyncio
 import re
+import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
+from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from msgspec.structs import replace
 
 from standby.core.errors import Refused
+from standby.core.model import Change, EventKind
+from standby.core.wear import NOTED_MS
 from standby.store import postgres_session as session
 from standby.store import queries
 from standby.store.commit import Violated
@@ -17,8 +22,9 @@ from standby.store.migrate import WrongSchema, known
 from standby.store.postgres import PostgresStore
 from standby.store.postgres_batch import SAVE
 from standby.store.store import migrate, open_store, schema_status
-from tests import make
+from tests import make, rows
 from tests.postgres import bare_database, fresh_database
+from tests.store.test_handover import House
 from tests.store.test_hints import Ear
 
 pytestmark = pytest.mark.anyio
@@ -142,6 +148,23 @@ async def test_a_database_without_a_schema_is_refused_with_the_remedy() -> None:
             assert len(store.incarnation) == 32
 
 
+async def test_whoever_may_create_in_the_schema_and_nothing_else_can_migrate() -> None:
+    role = f"plain_{uuid.uuid4().hex}"
+    async with bare_database() as url:
+        admin = await asyncpg.connect(url)
+        server = urlsplit(url)
+        await admin.execute(f"create role {role} login password 'x'; grant create, usage on schema public to {role}")
+        await admin.execute(f"revoke temp on database {server.path[1:]} from public")
+        try:
+            place = server.netloc.rpartition("@")[2]
+            as_plain = server._replace(netloc=f"{role}:x@{place}").geturl()
+            await migrate(as_plain)
+            assert (await migrate(as_plain)).pending == []
+        finally:
+            await admin.execute(f"drop owned by {role}; drop role {role}")
+            await admin.close()
+
+
 async def test_a_database_of_a_newer_version_is_refused(url: str, admin: Any) -> None:
     await admin.execute("insert into migrations values (9999, '9999_future', 'x', 1)")
     with pytest.raises(WrongSchema, match=r"9999_future.*newer"):
@@ -245,6 +268,97 @@ async def test_ready_is_a_heap_only_update(url: str, admin: Any) -> None:
         while (counted := await admin.fetchrow(text))[0] < 2:
             pass
     assert counted[1] == 1
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+async def test_an_order_that_comes_alone_is_written_like_one_among_others(url: str, admin: Any, claimed: bool) -> None:
+    tables = {"orders": "id", "specs": "order_id", "envs": "order_id", "idempotency": "order_id", "events": "subject"}
+    written: list[dict[str, list[dict[str, Any]]]] = []
+    async with open_store(url) as store:
+        house = House(store)
+        slots, _ = await house.open(2, 0)
+        for slot, others in zip(slots, ([], [make.submit()]), strict=True):
+            order = make.order(project="default", pool="default", rank=5, queue_due=7, dedupe_live=f"d-{slot.name}")
+            changes = [make.submit(order, env=b"sealed", key=f"k-{slot.name}"), *others]
+            changes += [house.claim(order, slot)] if claimed else []
+            assert all(verdict.saved for verdict in await store.save(changes))
+            own = {order.id: "id", slot.name: "slot", changes[-1].id: "claim", changes[0].id: "submit"}
+            rows_of = {
+                table: await admin.fetch(f"select * from {table} where {column} = $1 order by 1", order.id)
+                for table, column in tables.items()
+            }
+            written.append({table: [_told(row, own) for row in found] for table, found in rows_of.items()})
+    alone, among = written
+    assert alone == among
+    assert [len(found) for found in alone.values()] == [1, 1, 1, 1, 1 + claimed]
+
+
+def _told(row: Any, own: dict[str, str]) -> dict[str, Any]:
+    """A row with the names of its own kind, and without its place in the history."""
+    told = {column: value for column, value in row.items() if column != "seq"}
+    for name, kind in own.items():
+        told = {
+            column: value.replace(name, kind) if isinstance(value, str) else value for column, value in told.items()
+        }
+    return told
+
+
+async def test_an_order_that_comes_alone_takes_one_plain_call(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    call = PostgresStore._call
+
+    async def noted(self: PostgresStore, sql: str, *values: Any, **keys: Any) -> Any:
+        asked.append(sql.partition("(")[0])
+        return await call(self, sql, *values, **keys)
+
+    async with open_store(url) as store:
+        house = House(store)
+        (slot,), _ = await house.open(1, 0)
+        order = make.order(project="default", pool="default")
+        monkeypatch.setattr(PostgresStore, "_call", noted)
+        await store.save([make.submit()])
+        await store.save([make.submit(order), house.claim(order, slot)])
+    assert asked == ["select save_lone"] * 2
+
+
+async def test_a_slot_of_many_short_runs_is_claimed_without_walking_through_them_while_a_snapshot_is_held(
+    url: str, admin: Any
+) -> None:
+    """Nothing of them can be taken away meanwhile, so whoever looks for the slot's holder finds them all again."""
+    runs, each_ms = 300, 50
+    async with open_store(url) as store:
+        house = House(store)
+        (slot,), orders = await house.open(1, runs)
+        snapshot = admin.transaction(isolation="repeatable_read")
+        await snapshot.start()
+        await admin.fetch("select count(*) from orders")
+        changes: list[Change] = []
+        for number, order in enumerate(orders):
+            house.now = rows.NOW + number * each_ms
+            claim = house.claim(order, slot)
+            verdicts = await store.save([*changes, claim])
+            assert all(verdict.saved for verdict in verdicts)
+            end = house.end(claim, slot, counts=False)
+            changes, slot = [end], end.slot or slot
+        assert (await store.save(changes))[0].saved
+        noted = await store.slots()
+    walked = "select idx_tup_read, idx_scan from pg_stat_user_indexes where indexrelname = 'orders_slot'"
+    await snapshot.rollback()
+    async with asyncio.timeout(10):
+        while (counted := await admin.fetchrow(walked))[1] < runs:
+            pass
+    assert noted[0].uses == runs * each_ms / NOTED_MS
+    assert counted[0] < runs * NOTED_MS / each_ms  # 300 * 300 / 2 if each walked through all before it
+
+
+async def test_nothing_but_an_end_moves_the_time_by_which_open_runs_of_a_slot_are_told_apart(url: str) -> None:
+    async with open_store(url) as store:
+        place = make.slot()
+        await store.save([make.add_slot(place)])
+        on_a_guess = replace(place, boot="b", last_used_at=9)
+        await store.save([make.change(EventKind.SLOT_BOOTED, slot_was=place, slot=on_a_guess)])
+        (slot,) = await store.slots()
+    assert (slot.boot, slot.last_used_at) == ("b", None)
 
 
 async def test_a_missing_driver_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

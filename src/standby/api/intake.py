@@ -114,10 +114,8 @@ class Intake:
 
     async def _pool(self, name: str) -> Pool:
         if name not in self._pools:
-            world, key = self._world, ("pool", name)
-            pool = world.shared.at_hand(key)
-            if pool is None:
-                pool = await world.shared.ask(key, lambda: world.store.pool(name), keep_s=POOL_KEPT_S)
+            world = self._world
+            pool = await world.shared.ask(("pool", name), lambda: world.store.pool(name), keep_s=POOL_KEPT_S)
             if pool is None:
                 names = sorted(each.name for each in await self._world.store.pools())
                 hint = f"use one of: {', '.join(names)}" if names else "the server has no pools yet"
@@ -172,9 +170,7 @@ class Intake:
     async def _check_fits(self, memory_mb: int, cpus: float | None, pool: Pool) -> None:
         """What can never be started is refused, with the figures."""
         world, name = self._world, pool.host
-        host = world.shared.at_hand(key := ("host", name))
-        if host is None:
-            host = await world.shared.ask(key, lambda: world.store.host(name), keep_s=HOST_KEPT_S)
+        host = await world.shared.ask(("host", name), lambda: world.store.host(name), keep_s=HOST_KEPT_S)
         if host is None:
             raise not_found("host", name)
         seats = has_seats(self._world, host)

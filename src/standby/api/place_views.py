@@ -47,6 +47,7 @@ class SlotView(Struct, frozen=True):
     incarnation: str | None
     generation: int
     uses: int
+    """Of a mere seat with many short runs, not all of them (see the design page)."""
     created_at: Time
     last_used_at: Time | None
     error: str | None

@@ -83,8 +83,7 @@ async def _projects(world: World) -> dict[str, Project]:
     async def read() -> dict[str, Project]:
         return {project.name: project for project in await world.store.projects() if project.queue_max is not None}
 
-    known: dict[str, Project] | None = world.shared.at_hand(("queues",))
-    return await world.shared.ask(("queues",), read, keep_s=LIMITS_KEPT_S) if known is None else known
+    return await world.shared.ask(("queues",), read, keep_s=LIMITS_KEPT_S)
 
 
 async def _queue(world: World, noun: str, name: str, most: int) -> Queue:

@@ -134,7 +134,8 @@ class PoolConfig(_Section):
     max_age_ms: LengthOrNone = Field(None, alias="max_age")
     """A slot is made anew after this."""
     pick: Literal["lru", "mru"] = "lru"
-    """Which idle slot is taken: `"lru"` (the longest unused, never-used ones before all) or `"mru"`."""
+    """Which idle slot is taken: `"lru"` (the longest unused, of mere seats to half a second; never-used ones before
+    all) or `"mru"`."""
     running_max: CountOrNone = None
     """Open runs at once. `"none"`: as many as there are slots."""
     starts_per_minute: CountOrNone = None

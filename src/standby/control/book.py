@@ -8,7 +8,7 @@ the platform.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Container, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 
 from standby.control.ahead import Ahead
 from standby.control.lease import Deposed, Hold
@@ -164,8 +164,8 @@ class Book:
         try:
             saved = self._saved(mirror, changes, await self._world.store.save(changes))
             for change in saved:
-                mirror.settled(change)
                 if change.run is not None and change.order_was is not None:
+                    mirror.settled(change)
                     self.tell_end(run_id(change.order_was), "silent" in change.note)
             await then(saved, mirror)
         except Exception as error:  # noqa: BLE001  it is the step's to hear, not this task's
@@ -187,7 +187,7 @@ class Book:
             self._hold.give_up()
             raise Deposed(f"host {self._hold.host} is led by somebody else")
         saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
-        self._count(verdict.seq for verdict in verdicts)
+        self._count([verdict.seq for verdict in verdicts if verdict.seq is not None])
         for change in saved:
             order = change.order
             if order is not None and order.due_at is not None:
@@ -198,9 +198,9 @@ class Book:
             mirror.fresh = False  # somebody else was first
         return saved
 
-    def _count(self, seqs: Iterable[int | None]) -> None:
+    def _count(self, seqs: Sequence[int]) -> None:
         """Follow the event numbers as long as they are all this leader's own."""
-        self._own_seqs.update(seq for seq in seqs if seq is not None)
+        self._own_seqs.update(seqs)
         while self._seq + 1 in self._own_seqs:
             self._seq += 1
             self._own_seqs.discard(self._seq)

@@ -169,7 +169,7 @@ class HostStep:
     def _idle(self, mirror: Mirror) -> bool:
         """Whether only a hint, or another instance, can bring anything to do."""
         busy = mirror.opened or self._book.waiting or not self._world.config.hints
-        return not busy and all(slot.state is SlotState.IDLE for slot in mirror.slots.values())
+        return not busy and not mirror.stock.others
 
     async def close(self, grace_s: float) -> None:
         """Stop waiting for saves and calls under way; the work itself goes on."""
@@ -230,10 +230,10 @@ class HostStep:
             window_ms=self._world.config.command_window_ms,
             lag_ms=self._driver.lag_ms,
             seats=self._driver.seats,
-            stays=mirror.stays(self._driver.seats),
+            pools=mirror.pools,
             chance=self._world.chance(),
         )
-        by_age = self._may_judge_by_age()
+        by_age, now = self._may_judge_by_age(), self._world.clock.now()
         timely = looked and by_age
         most = max(WAVE, len(mirror.opened) // 2)
         found: list[Change] = []
@@ -250,16 +250,16 @@ class HostStep:
             sighting = seen.pop(ident, None)
             change = None
             if sighting is not None:
-                change = judge.judge(self._cause(Trigger.LOOK), run, sighting, rules)
+                change = judge.judge(self._cause(Trigger.LOOK, now), run, sighting, rules)
             if change is None and mirror.host.dead_at is not None:
-                change = judge.declared_dead(self._cause(Trigger.REQUEST), run, sighting, mirror.host, rules)
+                change = judge.declared_dead(self._cause(Trigger.REQUEST, now), run, sighting, mirror.host, rules)
             heard_at = self._workers.silent_since(mirror, run) if change is None and by_age else None
             if heard_at is not None:
-                change = judge.unheard(self._cause(Trigger.DEADLINE), run, sighting, heard_at, rules)
+                change = judge.unheard(self._cause(Trigger.DEADLINE, now), run, sighting, heard_at, rules)
             if change is None and stops:
-                change = judge.drained(self._cause(Trigger.REQUEST), run, mirror.stop_at(run.order))
+                change = judge.drained(self._cause(Trigger.REQUEST, now), run, mirror.stop_at(run.order))
             if change is None and timely and run.order.deadline is not None:
-                change = judge.overdue(self._cause(Trigger.DEADLINE), run)
+                change = judge.overdue(self._cause(Trigger.DEADLINE, now), run)
             if change is not None:
                 found.append(change)
         await self._save_judged(mirror, found)
@@ -329,21 +329,21 @@ class HostStep:
         return bool(plan.admissions)
 
     def _claim(self, mirror: Mirror, plan: admit.Plan, waiting: Mapping[str, Work]) -> None:
-        window_ms = self._world.config.command_window_ms
+        window_ms, now = self._world.config.command_window_ms, self._world.clock.now()
         if not plan.admissions or not self._hold.outlives(window_ms):
             return
         claims: list[Change] = []
         host, starts_max = mirror.host, pressure.starts_max(mirror.host)
         for admission in plan.admissions:
             order, pool = admission.order, mirror.pools[admission.order.pool]
-            cause, spec = self._cause(Trigger.ADMIT), waiting[order.id].spec
+            cause, spec = self._cause(Trigger.ADMIT, now), waiting[order.id].spec
             note = {} if admission.nth is None else grant_note(cause, admission, spec, starts_max, len(plan.held))
             claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
             mirror.claimed(claims[-1], spec)
         if any(admission.nth is not None for admission in plan.admissions):
             self._tending.started()
         self._book.ahead.drop(admission.order for admission in plan.admissions)
-        self._tending.pace.took(plan, mirror.weights, self._world.clock.now())
+        self._tending.pace.took(plan, mirror.weights, now)
         self._book.send(claims)
 
     # acting
@@ -379,8 +379,8 @@ class HostStep:
                 self._hands.stop(order, mirror.slots[order.slot], force=forced, resident=resident)
         # what runs in a place is its only witness until its end is saved
         unsaved = {order.slot for order in mirror.ending.values()}
-        for slot in mirror.slots.values():
-            if slot.state is SlotState.IDLE or slot.state is SlotState.ERROR:
+        for slot in mirror.stock.others:
+            if slot.state is SlotState.ERROR:
                 continue
             if slot.name in unsaved:
                 self._book.awaited = True
@@ -396,5 +396,5 @@ class HostStep:
         """What the slot's place is made from."""
         return self._workers.making(slot, mirror.pools[slot.pool].settings)
 
-    def _cause(self, trigger: Trigger) -> Cause:
-        return self._world.cause(trigger, self._actor, self._hold.key)
+    def _cause(self, trigger: Trigger, at: int | None = None) -> Cause:
+        return self._world.cause(trigger, self._actor, self._hold.key, at)

@@ -8,11 +8,11 @@ from typing import TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
-from standby.core import pressure, warm
-from standby.core.admit import Room
+from standby.core import pressure
 from standby.core.judge import Open
 from standby.core.lanes import Turns
 from standby.core.model import OPEN, Change, Host, Mode, Order, OrderState, Pool, Project, Slot, Spec, order_of, run_id
+from standby.core.room import Room, Stock
 from standby.drivers.contract import OpenRun
 from standby.store.contract import Store, Work
 
@@ -45,9 +45,10 @@ class Mirror:
     project_open: dict[str, int]
     ending: dict[str, Order] = field(default_factory=dict)
     """Orders whose end is decided and not yet saved: their slots may be built upon, their memory and their place in a
-    limit may not, because only a slot is guarded by a version."""
+    limit may not, because only for a slot it is checked when a claim is saved that nobody has it."""
     fresh: bool = field(default=True)
     """False once something suggests that others wrote."""
+    _stock: Stock | None = None
 
     @classmethod
     async def read(cls, store: Store, name: str) -> "Mirror":
@@ -91,9 +92,12 @@ class Mirror:
         """Of projects whose share is not that of everybody."""
         return {name: project.weight for name, project in self.projects.items() if project.weight != 1}
 
-    def stays(self, seats: bool) -> AbstractSet[str]:
-        """Pools whose used slots serve again as they are."""
-        return frozenset() if seats else {name for name, pool in self.pools.items() if warm.stays(pool, seats)}
+    @property
+    def stock(self) -> Stock:
+        """The slots, with what follows from them."""
+        if self._stock is None:
+            self._stock = Stock(self.slots.values())
+        return self._stock
 
     @property
     def restless(self) -> bool:
@@ -136,7 +140,7 @@ class Mirror:
         return Room(
             host=self.host,
             pools=self.pools,
-            slots=list(self.slots.values()),
+            slots=self.stock,
             opened=[work.order for work in self.opened.values()],
             ending=list(self.ending.values()),
             project_open=self.project_open,
@@ -174,6 +178,9 @@ class Mirror:
         self._apply_order(change)
 
     def _apply_slot(self, change: Change) -> None:
+        if change.slot is None and change.slot_was is None:
+            return
+        self._stock = None
         if change.slot is not None:
             was = change.slot_was
             self.slots[change.slot.name] = change.slot if was is None else _next(change.slot, was.version)

@@ -37,8 +37,8 @@ class Pace:
 
     def took(self, plan: Plan, weights: Mapping[str, int], now: int) -> None:
         """These orders are claimed."""
-        for admission in plan.admissions:
-            self.turns.take(admission.order, weights)
-            if self.overtaken:
-                self.overtaken.pop(admission.order.id, None)
-        self._started.update(dict.fromkeys([admission.order.pool for admission in plan.admissions], now))
+        orders = [admission.order for admission in plan.admissions]
+        self.turns.take(orders, weights)
+        for order in orders if self.overtaken else ():
+            self.overtaken.pop(order.id, None)
+        self._started.update(dict.fromkeys([order.pool for order in orders], now))

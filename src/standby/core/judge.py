@@ -4,13 +4,13 @@ A run is over when its own copy was seen stopped, or seen absent by a look that 
 still have arrived.
 """
 
-from collections.abc import Set as AbstractSet
+from collections.abc import Mapping
 
 from msgspec import Struct
 
-from standby.core import lifecycle
+from standby.core import lifecycle, warm
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, Host, Order, OrderState, Reason, Slot, Spec, run_id
+from standby.core.model import Change, Host, Order, OrderState, Pool, Reason, Slot, Spec, run_id
 from standby.core.sighting import Exit, Seen, Sighting
 
 
@@ -30,8 +30,8 @@ class Rules(Struct, frozen=True, kw_only=True):
     lag_ms: int
     """How much later than a command a look must be asked to show its effect."""
     seats: bool
-    stays: AbstractSet[str] = frozenset()
-    """Pools whose slots serve again as they are, where not all do (see `warm.stays`)."""
+    pools: Mapping[str, Pool] = {}
+    """Those of the host: whether a slot serves again as it is, and whether its uses count."""
     chance: float
 
 
@@ -104,7 +104,10 @@ def _forced(order: Order, now: int) -> bool:
 
 
 def _finish(cause: Cause, run: Open, ending: Exit, rules: Rules, handle: str | None) -> Change:
-    seats = rules.seats or (run.slot.pool in rules.stays and not _forced(run.order, cause.at))
+    pool, seats = rules.pools.get(run.slot.pool), rules.seats
+    counts = not seats or (pool is not None and pool.settings.max_uses is not None)
+    if not seats and pool is not None:
+        seats = warm.stays(pool, seats) and not _forced(run.order, cause.at)
     return lifecycle.finish(
-        cause, run.order, run.spec, run.slot, ending, handle=handle, seats=seats, chance=rules.chance
+        cause, run.order, run.spec, run.slot, ending, handle=handle, seats=seats, chance=rules.chance, counts=counts
     )

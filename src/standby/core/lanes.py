@@ -11,6 +11,7 @@ decides where the first is equal: a faster pool makes the lanes of a slower one 
 
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
+from itertools import groupby
 from operator import attrgetter
 from typing import Final
 
@@ -43,15 +44,17 @@ class Turns:
         host, pool = self._passes.get(lane, _FIRST)
         return max(self.at, host), max(self._pool_at.get(lane[0], 0), pool)
 
-    def take(self, order: Order, weights: Mapping[str, int]) -> None:
-        """An order was taken from its lane; an urgent one goes before all lanes and costs no turn."""
-        if is_urgent(order):
-            return
-        lane = (order.pool, order.project)
-        self.at, pool_at = self.start(lane)
-        self._pool_at[order.pool] = pool_at
-        stride = STRIDE // weights.get(order.project, 1)
-        self._passes[lane] = self.at + stride, pool_at + stride
+    def take(self, orders: Iterable[Order], weights: Mapping[str, int]) -> None:
+        """These were taken from their lanes, one after the other; urgent ones go before all lanes and cost no turn."""
+        for lane, taken in groupby([(order.pool, order.project) for order in orders if not is_urgent(order)]):
+            self._take(lane, len(list(taken)), weights)
+
+    def _take(self, lane: Lane, count: int, weights: Mapping[str, int]) -> None:
+        at, pool_at = self.start(lane)
+        stride = STRIDE // weights.get(lane[1], 1)
+        before = (count - 1) * stride
+        self.at, self._pool_at[lane[0]] = at + before, pool_at + before
+        self._passes[lane] = at + before + stride, pool_at + before + stride
         if len(self._passes) > self._most:
             self._passes = {each: value for each, value in self._passes.items() if self._counts(each, value)}
             self._most = max(KEPT, 2 * len(self._passes))  # where so many count, the next look is far off

@@ -10,7 +10,7 @@ from typing import Final, TypedDict, Unpack
 from msgspec import Struct
 from msgspec.structs import replace
 
-from standby.core import retry
+from standby.core import retry, wear
 from standby.core.errors import IllegalMove
 from standby.core.model import (
     ENDED,
@@ -29,7 +29,6 @@ from standby.core.model import (
     Run,
     Schedule,
     Slot,
-    SlotState,
     Spec,
     Tick,
     Trigger,
@@ -37,9 +36,6 @@ from standby.core.model import (
 from standby.core.rank import rank
 from standby.core.sighting import Exit
 
-RETRY_MS: Final = 5_000
-RETRY_CAP_MS: Final = 300_000
-"""How long a broken slot waits before it is made anew: at first, and at the most."""
 SILENT: Final[Mapping[str, Json]] = {"silent": True}
 """What the end of a run notes that wrote nothing: its log is closed without being stored."""
 
@@ -265,15 +261,25 @@ def expire(cause: Cause, order: Order) -> Change:
 
 
 def finish(
-    cause: Cause, order: Order, spec: Spec, slot: Slot, ending: Exit, *, handle: str | None, seats: bool, chance: float
+    cause: Cause,
+    order: Order,
+    spec: Spec,
+    slot: Slot,
+    ending: Exit,
+    *,
+    handle: str | None,
+    seats: bool,
+    chance: float,
+    counts: bool = True,
 ) -> Change:
-    """preparing | running | stopping -> an end, or waiting_retry: its own copy was seen ended. The slot comes free."""
+    """preparing | running | stopping -> an end, or waiting_retry: its own copy was seen ended. The slot comes free;
+    `counts`: each of its uses is written."""
     if order.state not in OPEN:
         raise IllegalMove("finish", "order", order.id, order.state)
     reason = outcome(order, ending)
     code = ending.code if ending.signal is None else 128 + ending.signal
     run = _run(order, ending, reason, code, cause.at, handle)
-    used = _used(slot, ending, cause.at, seats=seats, lost=ending.lost or reason is Reason.LOST)
+    used = wear.used(slot, ending, cause.at, seats=seats, lost=ending.lost or reason is Reason.LOST, counts=counts)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
         kind, columns = K.ORDER_RETRY_WAITING, _closed(order, S.WAITING_RETRY, cause.at, reason, code)
@@ -290,39 +296,12 @@ def finish(
         order,
         replace(order, **columns),
         run=run,
-        slot_was=slot,
-        slot=replace(slot, **used),
+        slot_was=None if used is None else slot,
+        slot=None if used is None else replace(slot, **used),
         note=SILENT if ending.silent else {},
         columns=columns,
         slot_columns=used,
     )
-
-
-def _used(slot: Slot, ending: Exit, at: int, *, seats: bool, lost: bool) -> dict[str, Json]:
-    """The columns of the slot after a run: as it is (a seat), dirty, or broken where the place is to blame. What a lost
-    run left is unknown, so it is dirty everywhere; a run that got anywhere proves the place."""
-    columns: dict[str, Json] = {"version": slot.version + 1, "uses": slot.uses + 1, "last_used_at": at}
-    if ending.place_failed and ending.start_error is not None:
-        return columns | broken(slot, at, ending.start_error)
-    if slot.failures and not lost:
-        columns["failures"] = 0
-    if not seats or lost:
-        columns |= {"state": SlotState.CLEANING, "state_since": at}
-        if slot.boot is not None:
-            columns["boot"] = None
-    return columns
-
-
-def broken(slot: Slot, at: int, message: str) -> dict[str, Json]:
-    """The columns of a slot in error: made anew later, ever more rarely."""
-    return {
-        "state": SlotState.ERROR,
-        "state_since": at,
-        "error": message,
-        "failures": slot.failures + 1,
-        "retry_at": at + min(RETRY_MS * 2**slot.failures, RETRY_CAP_MS),
-        "boot": None,
-    }
 
 
 def outcome(order: Order, ending: Exit) -> Reason | None:

@@ -420,7 +420,7 @@ class Change(Struct, frozen=True, kw_only=True):
 
     @property
     def subject(self) -> str:
-        if self.noun == "order":
+        if _NOUNS[self.kind] == "order":
             order = self.order or self.order_was
             assert order is not None, self.kind
             return order.id

@@ -26,6 +26,35 @@ def rate_opens_at(pool: Pool, last_start: int | None) -> int | None:
     return (last_start or 0) - (-MINUTE_MS // most) if most else None
 
 
+class Stock(tuple[Slot, ...]):
+    """All slots of a host, with what follows from them alone: it is known as long as none of them changes."""
+
+    @cached_property
+    def idle(self) -> Mapping[str, Sequence[Slot]]:
+        """By pool, never used ones first, then the least recently used."""
+        idle: dict[str, list[Slot]] = {}
+        for slot in self:
+            if slot.state is SlotState.IDLE:
+                idle.setdefault(slot.pool, []).append(slot)
+        for slots in idle.values():
+            slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name))
+        return idle
+
+    @cached_property
+    def others(self) -> Sequence[Slot]:
+        """Those that are not idle: most have something to be done about them."""
+        return [slot for slot in self if slot.state is not SlotState.IDLE]
+
+    @cached_property
+    def making(self) -> Sequence[Slot]:
+        return [slot for slot in self.others if slot.state is SlotState.CREATING]
+
+    @cached_property
+    def there(self) -> Mapping[str, int]:
+        """How many, by pool."""
+        return Counter([slot.pool for slot in self])
+
+
 class Room(Struct, frozen=True, kw_only=True, dict=True):
     """What a host's leader knows when it admits."""
 
@@ -65,26 +94,27 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         return {name: made_of(pool, self.seats) for name, pool in self.pools.items()}
 
     @cached_property
+    def stock(self) -> Stock:
+        return self.slots if isinstance(self.slots, Stock) else Stock(self.slots)
+
+    @cached_property
     def free(self) -> Mapping[str, Sequence[Slot]]:
         """Idle, unheld and serviceable slots by pool, the best last: never used first, then least recently used; with
         those that are held no more than the pool may have."""
         held = {order.slot for order in self.opened}
-        busy = Counter(order.pool for order in self.opened)
-        free: dict[str, list[Slot]] = {name: [] for name in self.pools}
-        plain = {name for name, of in self.made_of.items() if not of and self.pools[name].settings.max_uses is None}
-        for slot in self.slots:
-            if slot.state is not SlotState.IDLE or slot.name in held or slot.pool not in free:
-                continue
-            # a plain seat needs no closer look: this is on the hot path
-            if (slot.pool in plain and not slot.template) or self.serves(slot):
-                free[slot.pool].append(slot)
-        for name, slots in free.items():
-            settings = self.pools[name].settings
-            if settings.pick == "mru":
-                slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name))
+        busy = Counter([order.pool for order in self.opened])
+        free: dict[str, Sequence[Slot]] = {}
+        for name, pool in self.pools.items():
+            idle = self.stock.idle.get(name, ())
+            if not self.made_of[name] and pool.settings.max_uses is None:
+                # a plain seat needs no closer look: this is on the hot path
+                slots = [slot for slot in idle if slot.name not in held and not slot.template]
             else:
-                slots.sort(key=lambda slot: (slot.last_used_at or 0, slot.name), reverse=True)
-            del slots[: max(0, len(slots) + busy[name] - settings.slots_max)]
+                slots = [slot for slot in idle if slot.name not in held and self.serves(slot)]
+            if pool.settings.pick != "mru":
+                slots.reverse()
+            del slots[: max(0, len(slots) + busy[name] - pool.settings.slots_max)]
+            free[name] = slots
         return free
 
     def serves(self, slot: Slot) -> bool:
@@ -97,7 +127,7 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         """How many slots of each pool are being made."""
         return Counter(
             slot.pool
-            for slot in self.slots
+            for slot in self.stock.others
             if (slot.state is SlotState.CREATING or slot.state is SlotState.CLEANING)
             and slot.pool in self.pools
             and slot.template == self.made_of[slot.pool]
@@ -110,7 +140,7 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         place still counts first, then the oldest."""
         ending = {order.slot for order in self.ending}
         found: dict[str, list[Slot]] = {}
-        for slot in self.slots:
+        for slot in self.stock.others:
             if slot.state is SlotState.CLEANING or slot.state is SlotState.ERROR:
                 pool = self.pools.get(slot.pool)
                 lets = pool is not None and self.tries.get(slot.pool) != 0
@@ -129,8 +159,8 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def makeable(self) -> Mapping[str, int]:
         """How many slots of each pool could be made now: made anew, and new ones below the maximum."""
-        there = Counter(slot.pool for slot in self.slots)
-        new = {name: max(0, pool.settings.slots_max - there[name]) for name, pool in self.pools.items()}
+        there = self.stock.there
+        new = {name: max(0, pool.settings.slots_max - there.get(name, 0)) for name, pool in self.pools.items()}
         all_ = {name: len(self.remakeable.get(name, ())) + new[name] for name in self.pools}
         return {name: min(count, self.tries.get(name, count)) for name, count in all_.items()}
 
@@ -142,7 +172,7 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         return {pool.name: int(may_try(pool, self.now) and not self._tried(pool.name)) for pool in broken}
 
     def _tried(self, pool: str) -> bool:
-        making = any(slot.pool == pool and slot.state is SlotState.CREATING for slot in self.slots)
+        making = any(slot.pool == pool for slot in self.stock.making)
         orders = (*self.opened, *self.ending)
         begun = any(order.pool == pool and order.ready_at is None for order in orders)
         return making or (begun and not self.hands_over(pool))
@@ -164,7 +194,7 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         """Platform starts in flight: runs commanded and not ready, slots being made."""
         alive, unsaved = self.alive, self.unsaved
         runs = [order for order in (*self.opened, *self.ending) if order.ready_at is None or order.id in unsaved]
-        making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
+        making = [slot for slot in self.stock.making if slot.pool in self.pools]
         begun = sum([order.pool not in alive for order in runs]) if alive else len(runs)
         return begun + sum(not self.is_seat(slot.pool) for slot in making)
 
@@ -175,7 +205,7 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         if not gap_ms:
             return 0
         runs = [order.commanded_at or 0 for order in self.opened if not self.hands_over(order.pool)]
-        making = [slot for slot in self.slots if slot.state is SlotState.CREATING and slot.pool in self.pools]
+        making = [slot for slot in self.stock.making if slot.pool in self.pools]
         made = [slot.state_since for slot in making if not self.is_seat(slot.pool)]
         return max(self.started_at, *runs, *made, 0) + gap_ms
 

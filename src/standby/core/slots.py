@@ -5,8 +5,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from standby.core.lifecycle import Cause, Moves, broken, change, check_move
+from standby.core.lifecycle import Cause, Moves, change, check_move
 from standby.core.model import Change, EventKind, Guards, Json, Pool, Slot, SlotState
+from standby.core.wear import broken
 
 K = EventKind
 _ANY: Final = (SlotState.CREATING, SlotState.IDLE, SlotState.CLEANING, SlotState.ERROR)

@@ -120,20 +120,27 @@ def _is_ready(change: Change, was: Order, now: Order) -> bool:
 
 
 def _is_end(change: Change, was: Order, now: Order) -> bool:
-    run, slot_was, slot, used = change.run, change.slot_was, change.slot, change.slot_columns
-    if run is None or slot_was is None or slot is None or used is None or change.guards.slot_free is not None:
+    run = change.run
+    if run is None or change.guards.slot_free is not None:
         return False
     if run.boot is not None or run.error_name is not None:
         return False
-    if not used.keys() <= _SLOT or slot.version != slot_was.version + 1:
-        return False
     if run.handle == "" or run.error == "":  # on its way a lone empty text looks like none
         return False
-    same_run = run.order_id == now.id and run.slot == slot.name == was.slot and run.ended_at == change.at
+    same_run = run.order_id == now.id and run.slot == was.slot and run.ended_at == change.at
     same_outcome = run.reason is now.reason and run.exit_code == now.exit_code
-    once_more = slot.uses == slot_was.uses + 1 and slot.last_used_at == change.at
     let_go = now.slot is now.stop_reason is None and (now.ended_at is None or now.dedupe_live is None)
-    return same_run and same_outcome and once_more and let_go
+    return same_run and same_outcome and let_go and _is_use(change, was)
+
+
+def _is_use(change: Change, was: Order) -> bool:
+    """Whether it writes one more use of the order's slot and nothing else of it, or nothing at all."""
+    slot_was, slot, used = change.slot_was, change.slot, change.slot_columns
+    if slot_was is None or slot is None or used is None:
+        return slot_was is None and slot is None and used is None
+    if not used.keys() <= _SLOT or slot.version != slot_was.version + 1 or slot.name != was.slot:
+        return False
+    return slot.uses == slot_was.uses + 1 and slot.last_used_at == change.at
 
 
 _FITS: Final = {Hot.CLAIM: _is_claim, Hot.READY: _is_ready, Hot.END: _is_end}

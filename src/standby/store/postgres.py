@@ -22,6 +22,7 @@ from standby.store.hints import Hints
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
 from standby.store.postgres_hot import hot_call
+from standby.store.postgres_lone import lone_call
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
 from standby.store.schedules import PUT_SCHEDULE, put_parameters
@@ -169,6 +170,10 @@ class PostgresStore(Sweeps):
         if not hot:
             return await self._save_others(batch)
         hint = hint_text(batch) if self.hints.on else None
+        lone = lone_call(batch, hint)
+        if lone is not None and (before := (await self._call(*lone))[0]) is not None:
+            self._last_seq = max(self._last_seq, before + len(batch))
+            return [Verdict(Answer.SAVED, seq) for seq in range(before + 1, before + len(batch) + 1)]
         taken, seqs, *more = await self._call(*hot_call(hot, parameters(others) if others else (), hint))
         found = zip(taken or (), seqs or (), strict=True)
         saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for place, seq in found}

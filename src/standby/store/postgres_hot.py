@@ -50,7 +50,7 @@ def hot_call(batch: Sequence[Entry], others: Sequence[Any], hint: str | None) ->
     moves: dict[Hot, list[Row]] = {}
     for n, one in enumerate(batch, 1):
         assert one.hot is not None
-        g = groups.setdefault(_group(one), len(groups) + 1)
+        g = groups.setdefault(group(one), len(groups) + 1)
         moves.setdefault(one.hot, []).append(_ROWS[one.hot](n, g, one))
     kinds = tuple([kind for kind in _ROWS if kind in moves])
     values: list[Any] = _texts(list(groups), None)
@@ -76,7 +76,8 @@ def _words(column: Row) -> str | None:
     return SEPARATOR.join([NOTHING if value is None else value for value in column])
 
 
-def _group(one: Entry) -> Row:
+def group(one: Entry) -> Row:
+    """Host, epoch, pool, versions of pool and host, trigger and actor."""
     change, guards = one.change, one.change.guards
     host, epoch = guards.lease or (None, None)
     pool = None if guards.pool_version is None or one.order is None else one.order.pool
@@ -86,7 +87,7 @@ def _group(one: Entry) -> Row:
 def _end(n: int, g: int, one: Entry) -> Row:
     change = one.change
     was, now, run, slot_was, slot = change.order_was, one.order, change.run, change.slot_was, one.slot
-    assert was is not None and now is not None and run is not None and slot_was is not None and slot is not None
+    assert was is not None and now is not None and run is not None
     return (
         n,
         g,
@@ -100,10 +101,10 @@ def _end(n: int, g: int, one: Entry) -> Row:
         now.reason,
         now.exit_code,
         now.ended_at,
-        slot.name,
-        slot_was.version,
-        slot.state,
-        slot.state_since,
+        run.slot,
+        None if slot_was is None else slot_was.version,
+        None if slot is None else slot.state,
+        None if slot is None else slot.state_since,
         run.number,
         run.incarnation,
         run.handle,
@@ -118,7 +119,8 @@ def _end(n: int, g: int, one: Entry) -> Row:
     )
 
 
-def _claim(n: int, g: int, one: Entry) -> Row:
+def claim_row(n: int, g: int, one: Entry) -> Row:
+    """As its columns stand in `save_hot`."""
     was, now = one.change.order_was, one.order
     assert was is not None and now is not None
     return (
@@ -144,7 +146,8 @@ def _ready(n: int, g: int, one: Entry) -> Row:
     return n, g, one.change.id, now.id, was.version, one.change.at, now.handle, now.deadline, one.data
 
 
-def _submit(n: int, g: int, one: Entry) -> Row:
+def submit_row(n: int, g: int, one: Entry) -> Row:
+    """As its columns stand in `save_hot`."""
     order, kept, sealed = one.order, one.change.idempotency, one.change.sealed_env
     assert order is not None
     return (
@@ -170,4 +173,4 @@ def _submit(n: int, g: int, one: Entry) -> Row:
     )
 
 
-_ROWS: Final = {Hot.SUBMIT: _submit, Hot.CLAIM: _claim, Hot.READY: _ready, Hot.END: _end}
+_ROWS: Final = {Hot.SUBMIT: submit_row, Hot.CLAIM: claim_row, Hot.READY: _ready, Hot.END: _end}

@@ -43,7 +43,7 @@ values (new.id, new.number, new.slot, new.incarnation, new.handle, new.commanded
 update slots set version = version + 1, state = new.slot_state, state_since = new.slot_since, uses = uses + 1,
     last_used_at = new.at
 where name = new.slot and version = new.slot_was;
-select raise(abort, 'a slot has changed') where changes() <> 1;
+select raise(abort, 'a slot has changed') where changes() <> (new.slot_was is not null);
 """
 _SUBMITTED: Final = (
     "id project pool memory_mb at rank due_at queue_due dedupe_live concurrency_key place body sealed key fingerprint"
@@ -183,7 +183,7 @@ def _guard(one: Entry) -> Row:
 def _end(one: Entry) -> Row:
     change, now, slot = one.change, one.order, one.slot
     was, run, slot_was = change.order_was, change.run, change.slot_was
-    assert was is not None and now is not None and run is not None and slot_was is not None and slot is not None
+    assert was is not None and now is not None and run is not None
     return (
         now.id,
         was.version,
@@ -195,9 +195,9 @@ def _end(one: Entry) -> Row:
         now.exit_code,
         now.ended_at,
         run.slot,
-        slot_was.version,
-        slot.state,
-        slot.state_since,
+        None if slot_was is None else slot_was.version,
+        None if slot is None else slot.state,
+        None if slot is None else slot.state_since,
         run.number,
         run.incarnation,
         run.handle,
