@@ -60,8 +60,8 @@ class Watched:
 
     async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
         verdicts = await self._store.save(changes)
-        ends = (change.kind is EventKind.ORDER_COMPLETED for change in changes)
-        ended = sum(end and verdict.saved for end, verdict in zip(ends, verdicts, strict=True))
+        both = zip(changes, verdicts, strict=True)
+        ended = sum(change.kind is EventKind.ORDER_COMPLETED and verdict.saved for change, verdict in both)
         if ended:
             self.left -= ended
             if self.left <= 0:
