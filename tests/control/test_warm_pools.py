@@ -6,6 +6,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
+from standby.control.act import STUCK_S
 from standby.core import places
 from standby.core.errors import Unreachable
 from standby.core.model import EventKind, OrderState, Reason, Slot, SlotState, Trigger
@@ -330,3 +331,34 @@ async def test_a_slot_that_is_given_up_while_it_is_made_does_not_wait_for_that_f
     hangs.clear()
     await stage.steps(leader, 4, each_ms=1_000)
     assert await words(stage) == ["idle"]
+
+
+async def test_a_slot_that_its_platform_does_not_take_away_says_why_and_goes_when_it_can() -> None:
+    stage = warm(slots_max=1, slots_warm=1)
+    leader = await stage.leader()
+    await stage.steps(leader, 3, each_ms=1_000)
+    remove, whys = stage.driver.remove, ["it is busy"]
+
+    async def refuse(slot: Slot) -> None:
+        if whys:
+            raise Unreachable(f"place cannot be removed: {whys[0]}")
+        await remove(slot)
+
+    stage.driver.remove = refuse  # type: ignore[method-assign]
+    await settings(stage, slots_warm=0, slots_max=0)
+
+    async def errors() -> list[str | None]:
+        return [slot.error for slot in await stage.store.slots() if slot.state is SlotState.REMOVING]
+
+    await stage.steps(leader, STUCK_S, each_ms=1_000)
+    assert await errors() == [None]  # a moment is nothing to speak of
+    await stage.steps(leader, 30, each_ms=1_000)
+    assert await errors() == ["place cannot be removed: it is busy"]
+    whys[0] = "another\0 reason"
+    await stage.steps(leader, 30, each_ms=1_000)
+    assert await errors() == ["place cannot be removed: another reason"]
+    whys.clear()
+    await stage.steps(leader, 3, each_ms=1_000)
+    assert await words(stage) == []
+    told = [event.kind for event in await stage.store.events(0, 200) if event.kind is EventKind.SLOT_STUCK]
+    assert len(told) == 2  # not at each try

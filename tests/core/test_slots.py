@@ -42,6 +42,10 @@ CHANGES: dict[str, tuple[Callable[[], Change], dict[str, Any]]] = {
         lambda: slots.remove(LEADER, BROKEN),
         {"state": SlotState.REMOVING, "state_since": NOW, "retry_at": None},
     ),
+    "cannot be taken away": (
+        lambda: slots.stuck(LEADER, slot(state=SlotState.REMOVING, state_since=NOW - 9), "it is busy"),
+        {"error": "it is busy"},
+    ),
 }
 
 

@@ -119,6 +119,23 @@ async def test_one_that_could_not_be_removed_when_its_run_was_forgotten_is_remov
     assert tier.containers() == []
 
 
+async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is_removed_when_it_can(
+    tier: DockerRig,
+) -> None:
+    slot = await place(tier.driver)
+    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
+    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    (container,) = [str(each["Id"]) for each in tier.containers()]
+    with tier.engine.kept_busy(container):
+        with pytest.raises(Unreachable, match=r"cannot be removed.*device or resource busy"):
+            await tier.driver._containers.delete(container)
+        seen = await look(tier.driver, slot, "o-1")
+        assert seen.seen is Seen.ABSENT or (seen.exit is not None and seen.exit.lost)
+    await tier.driver.remove(slot)
+    await tier.driver.forget(await tier.driver.unstored())
+    assert tier.containers() == []
+
+
 async def test_a_run_that_had_not_begun_there_did_not_end_well(created: DockerRig) -> None:
     slot = await place(created.driver)
     await kill(created)

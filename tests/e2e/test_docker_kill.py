@@ -192,6 +192,25 @@ def test_what_an_engine_was_removing_when_it_died_holds_up_no_output_and_no_drai
         boxes.close()
 
 
+def test_a_container_that_its_engine_cannot_remove_says_why_and_goes_when_it_can(
+    engine: RunningEngine, tmp_path: Path
+) -> None:
+    boxes = Boxes(tmp_path / "h", engine, "running", slots_warm=1)
+    try:
+        boxes.house.start()
+        (container,) = until(boxes.containers, "a container is made")
+        until(lambda: boxes.slots()[0]["state"] == "idle", "it is noted")
+        with engine.kept_busy(container["Id"]):
+            boxes.house.call("POST", "/pools/boxes/drain", {"reason": "enough"})
+            why = until(lambda: boxes.slots()[0]["error"], "the slot says why it is still there")
+            assert "cannot be removed" in why and "device or resource busy" in why
+            assert "slot.stuck" in [event["kind"] for event in boxes.house.events()]
+        boxes.drain()
+        assert boxes.slots() == []
+    finally:
+        boxes.close()
+
+
 def unreachable(boxes: Boxes) -> str | None:
     try:
         since: str | None = boxes.house.get("/hosts/engine")["unreachable_since"]

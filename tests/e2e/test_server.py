@@ -140,6 +140,7 @@ ELSEWHERE = {
     "order.extended": "tests/control/test_deploy_gate.py",
     "slot.booted": "tests/api/test_worker.py",
     "slot.cleaning": "tests/control/test_strays.py",
+    "slot.stuck": "tests/e2e/test_docker_kill.py",
     "pool.backpressure": "tests/e2e/test_fairness.py",
     "project.overridden": "tests/core/test_places.py",
     "project.backpressure": "tests/api/test_limits.py",

@@ -7,6 +7,7 @@ import structlog
 from msgspec.structs import replace
 
 from standby.control.lease import Hold
+from standby.control.looks import NUL
 from standby.core.errors import Unreachable
 from standby.core.model import Order, Slot, order_of, run_id
 from standby.core.sighting import Exit, Seen, Sighting
@@ -22,13 +23,16 @@ READY_POLL_S = 0.1
 """How often a place that was made is asked whether it is ready."""
 ASK_AGAIN_S = 5.0
 """A stop that was asked (or forced) is repeated after this, in case it was lost."""
+STUCK_S = 10
+"""A place that could not be taken away for so long tells why, and not more often than that if the reason changes."""
 
 
 class Made:
-    """What became of creating, cleaning or removing a slot: an incarnation, an error, or neither (it is gone)."""
+    """What became of creating, cleaning or removing a slot: an incarnation, an error (it goes on being removed, if it
+    was), or neither (it is gone)."""
 
     def __init__(self, slot: Slot, incarnation: str | None, error: str | None) -> None:
-        self.slot, self.incarnation, self.error = slot, incarnation, error
+        self.slot, self.incarnation, self.error = slot, incarnation, error and error.replace(NUL, "")
 
 
 class Hands:
@@ -41,6 +45,8 @@ class Hands:
         """By slot: the call, since when, and how long it may take."""
         self._not_ready: dict[str, float] = {}
         """Places that were made and were not ready then, and when that was."""
+        self._stuck: dict[str, float] = {}
+        """Slots whose place could not be taken away, and since when nothing was told of that."""
         self._stops_sent: dict[tuple[str, bool], float] = {}
         self._sightings: list[Sighting] = []
         self._made: list[Made] = []
@@ -202,9 +208,21 @@ class Hands:
             self._made.append(Made(slot, None, str(refusal)))
 
     async def _remove(self, slot: Slot) -> None:
-        if self._hold.outlives(0):
+        if not self._hold.outlives(0):
+            return
+        try:
             await self._driver.remove(slot)
-            self._made.append(Made(slot, None, None))
+        except (Unreachable, CommandRefused) as error:
+            self._fails_to_go(slot, str(error))
+            raise
+        self._stuck.pop(slot.name, None)
+        self._made.append(Made(slot, None, None))
+
+    def _fails_to_go(self, slot: Slot, why: str) -> None:
+        now, told = self._clock.monotonic(), Made(slot, None, why)
+        if self._stuck.setdefault(slot.name, now) + STUCK_S <= now and told.error != slot.error:
+            self._stuck[slot.name] = now
+            self._made.append(told)
 
 
 def _before(slot: Slot) -> Iterator[Slot]:

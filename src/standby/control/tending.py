@@ -22,7 +22,6 @@ from standby.world import World
 
 log = structlog.get_logger()
 
-NUL: Final = "\0"
 SWEEP_S: Final = 15.0
 """How often a platform is asked for all its places."""
 _PROOFS: Final = frozenset({EventKind.ORDER_READY, EventKind.ORDER_COMPLETED})
@@ -87,7 +86,8 @@ class Tending:
                 continue
             cause = self._cause(Trigger.SIZE)
             if made.error is not None:
-                changes.append(slots.failed(cause, slot, made.error.replace(NUL, "")))
+                tell = slots.stuck if slot.state is SlotState.REMOVING else slots.failed
+                changes.append(tell(cause, slot, made.error))
             elif made.incarnation is not None:
                 changes.append(slots.made(cause, slot, made.incarnation))
             else:

@@ -27,6 +27,7 @@ class EventKind(StrEnum):
     SLOT_CLEANING = "slot.cleaning"
     SLOT_ERROR = "slot.error"
     SLOT_REMOVING = "slot.removing"
+    SLOT_STUCK = "slot.stuck"
     SLOT_GONE = "slot.gone"
     POOL_APPLIED = "pool.applied"
     POOL_OVERRIDDEN = "pool.overridden"

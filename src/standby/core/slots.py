@@ -19,6 +19,7 @@ SLOT_MOVES: Final[Moves] = {
     K.SLOT_CLEANING: {SlotState.IDLE: frozenset({SlotState.CLEANING})},
     K.SLOT_ERROR: {SlotState.CREATING: frozenset({SlotState.ERROR}), SlotState.CLEANING: frozenset({SlotState.ERROR})},
     K.SLOT_REMOVING: {state: frozenset({SlotState.REMOVING}) for state in _ANY},
+    K.SLOT_STUCK: {SlotState.REMOVING: frozenset({SlotState.REMOVING})},
     K.SLOT_GONE: {SlotState.REMOVING: frozenset({None})},
 }
 
@@ -87,6 +88,11 @@ def remove(cause: Cause, slot: Slot, why: str | None = None) -> Change:
         slot_version=slot.version if idle else None,
     )
     return _slot(cause, K.SLOT_REMOVING, slot, after, guards=guards, note={"why": why} if why else {})
+
+
+def stuck(cause: Cause, slot: Slot, message: str) -> Change:
+    """removing, and the platform does not take it away: tried again all the while, and told why it is still there."""
+    return _slot(cause, K.SLOT_STUCK, slot, replace(slot, error=message))
 
 
 def gone(cause: Cause, slot: Slot) -> Change:

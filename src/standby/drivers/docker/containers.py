@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from standby.core.errors import Unreachable
 from standby.core.model import Slot
@@ -38,7 +39,17 @@ class Containers:
         found = await self._engine.get("/containers/json", all=1, filters=filters)
         if not isinstance(found, list):
             raise Unreachable("the engine's list of containers cannot be read")
-        return [listed(item) for item in found]
+        listing = [listed(item) for item in found]
+        if any(each.state == "removing" for each in listing):
+            return [true for each in listing if (true := await self._after_all(each)) is not None]
+        return listing
+
+    async def _after_all(self, place: Container) -> Container | None:
+        """The list goes on saying "removing" after a removal failed; the container itself does not."""
+        if place.state != "removing":
+            return place
+        about = await self._engine.get(f"/containers/{place.id}/json")
+        return None if about is None else replace(place, state=about["State"]["Status"])
 
     async def recent(self) -> list[Container]:
         """A list that was asked after the last event, or a moment ago: good enough to find output."""
