@@ -244,6 +244,11 @@ def script(chance: Random, lag_ms: int) -> dict[str, Any]:
         told["stop_ms"] = chance.choice([50, 1_500, 8_000])
     if chance.random() < 0.06:
         told["lie"] = chance.choice(["unknown", "starting"])
+        if chance.random() < 0.5:  # it was seen at work before
+            told |= {
+                "lie_after_ms": told["start_ms"] + chance.choice([50, 900]),
+                "run_ms": chance.choice([4_000, None]),
+            }
     if lag_ms and chance.random() < 0.5:
         told["report_late_ms"] = chance.randrange(lag_ms + 1)
     if chance.random() < 0.04:

@@ -96,6 +96,15 @@ async def test_a_lie_lasts_as_long_as_the_run(seats: ScriptedRig) -> None:
     assert await seen_at(seats, 0, 10, run_ms=10, lie="absent") == [Seen.ABSENT, Seen.STOPPED]
 
 
+async def test_a_lie_may_begin_later(seats: ScriptedRig) -> None:
+    assert await seen_at(seats, 4, 5, 9, 10, run_ms=10, lie="unknown", lie_after_ms=5) == [
+        Seen.READY,
+        Seen.UNKNOWN,
+        Seen.UNKNOWN,
+        Seen.STOPPED,
+    ]
+
+
 async def test_a_start_whose_answer_is_lost_took_effect(seats: ScriptedRig) -> None:
     slot = await place(seats.driver)
     with pytest.raises(Unreachable):

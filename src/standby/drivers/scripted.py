@@ -294,8 +294,8 @@ class ScriptedDriver:
 
     def _sighting(self, copy: Copy, now: int) -> Sighting:
         seen, exit_ = copy.look(now - copy.script.report_late_ms)
-        if copy.script.lie is not None and copy.alive(now):
-            seen, exit_ = copy.script.lie, Exit(lost=True) if copy.script.lie is Seen.STOPPED else None
+        if (lie := copy.script.lie) is not None and copy.lies(now):
+            seen, exit_ = lie, Exit(lost=True) if lie is Seen.STOPPED else None
         handle = None if seen in (Seen.FRESH, Seen.ABSENT) else f"scripted:{copy.run_id}"
         return Sighting(
             run_id=copy.run_id, incarnation=copy.incarnation, seen=seen, asked_at=now, handle=handle, exit=exit_

@@ -36,6 +36,8 @@ class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A look shows it as it was so long ago; honest as long as the driver's lag is not smaller."""
     lie: Seen | None = None
     """What a look says as long as it is alive."""
+    lie_after_ms: Ms = 0
+    """How long after its start was sent that begins."""
     ignore_stop: bool = False
     """Only force ends it."""
     stop_ms: Ms = 0
@@ -88,6 +90,10 @@ class Copy(Struct, kw_only=True):
 
     def alive(self, at: int) -> bool:
         return self.look(at)[0] in (Seen.STARTING, Seen.READY)
+
+    def lies(self, at: int) -> bool:
+        """Whether a look says what the script tells it to."""
+        return self.alive(at) and at >= self.commanded_at + self.script.lie_after_ms
 
     def began(self, at: int) -> bool:
         """Whether it was ever ready."""
