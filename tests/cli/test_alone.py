@@ -262,4 +262,7 @@ def test_a_taken_port_or_a_second_server_is_said_in_words(tmp_path: Path, standb
         taken = standby("serve", "--config", str(other.config))
         assert taken.code == 1
         assert "choose another" in taken.err
-        assert "Traceback" not in second.err + taken.err
+        both = standby("serve", "--config", str(other.config), "--bind", f"127.0.0.1:{port}")
+        assert both.code == 1
+        assert "--bind takes an address, --port the port" in both.err
+        assert "Traceback" not in second.err + taken.err + both.err

@@ -247,6 +247,9 @@ def _listening(config: Config) -> Iterator[socket.socket]:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, config.port))
+        except socket.gaierror as error:
+            text = f"cannot listen on {config.bind}: {error.strerror}; --bind takes an address, --port the port"
+            raise StandbyError(text) from None
         except OSError as error:
             text = f"cannot listen on {config.bind} port {config.port}: {error.strerror}; choose another with --port"
             raise StandbyError(text) from None
