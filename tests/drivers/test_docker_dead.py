@@ -8,6 +8,7 @@ from anyio.to_thread import run_sync
 from standby.core.errors import Unreachable
 from standby.core.model import Slot, Spec, Warmth
 from standby.drivers.contract import Seen
+from standby.drivers.docker import containers
 from standby.drivers.docker.engine import EngineRefused, Params
 from tests.engine import RunningEngine, own_engine
 
@@ -134,6 +135,27 @@ async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is
     await tier.driver.remove(slot)
     await tier.driver.forget(await tier.driver.unstored())
     assert tier.containers() == []
+
+
+async def test_one_that_its_engine_fails_to_remove_keeps_nobody_from_being_forgotten(
+    created: DockerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slot = await place(created.driver)
+    await created.driver.start(slot, start_of(slot, "o", created.lasting()))
+    await wait_for(created, created.driver, slot, "o-1", Seen.READY)
+    (container,) = [str(each["Id"]) for each in created.containers()]
+    with created.engine.kept_busy(container):
+        await created.driver.stop(slot, "o-1", slot.incarnation or "", force=True, epoch=1)
+        await wait_for(created, created.driver, slot, "o-1")
+        await ended(created, "p", created.printing("stored"))
+        await created.driver.forget(["o-1", "p-1"])
+        assert await created.driver.unstored() == ["o-1"]
+        with monkeypatch.context() as patched:
+            patched.setattr(created.driver._containers, "delete", None)
+            await created.driver.forget(["o-1"])  # which was tried a moment ago, and takes its engine seconds
+    monkeypatch.setattr(containers, "AGAIN_S", 0)
+    await created.driver.forget(["o-1"])
+    assert created.containers() == []
 
 
 async def test_a_run_that_had_not_begun_there_did_not_end_well(created: DockerRig) -> None:

@@ -121,7 +121,8 @@ class Logs(Protocol):
         """Run ids whose output the platform still keeps, live ones included."""
 
     async def forget(self, run_ids: Sequence[str]) -> None:
-        """Their outcome is saved and their log stored to its end: drop what is kept of them. Live ones are refused."""
+        """Their outcome is saved and their log stored to its end: drop what is kept of them. Live ones are refused;
+        what the platform fails to drop stays among the unstored ones, and keeps the others from nothing."""
 
 
 @runtime_checkable

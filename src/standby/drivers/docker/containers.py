@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
+import structlog
 from msgspec.structs import replace
 
 from standby.core.errors import Unreachable
@@ -16,8 +17,17 @@ from standby.drivers.docker.engine import Anchor, Engine, EngineRefused
 from standby.drivers.docker.shape import LABEL, OVER, Container, body_of, inspected, labels_of, listed, run_name
 
 RECENT_S: Final = 5.0
+AGAIN_S: Final = 30.0
+"""After this it is tried again to remove what the engine failed to remove and nobody waits for: it takes it seconds."""
 TAKEN: Final = 409
 ROOT: Final = ("", "0", "root", "0:0", "root:root")
+
+
+log = structlog.get_logger()
+
+
+class NotRemoved(Unreachable):
+    """The engine answered that it failed to remove a container."""
 
 
 class Containers:
@@ -27,6 +37,8 @@ class Containers:
         self._engine, self._anchor, self._owner = engine, anchor, owner
         self._labels: Sequence[str] = [f"{name}={value}" for name, value in owner.items()]
         self._known: tuple[int, float, list[Container]] = (-1, 0.0, [])
+        self._not_removed: dict[str, float] = {}
+        """Containers that nobody needs and the engine failed to remove, and when that was."""
 
     def outdated(self) -> None:
         """What is known by heart is not true any more."""
@@ -125,7 +137,18 @@ class Containers:
             await self._engine.call("DELETE", f"/containers/{container}", {"force": 1, "v": 1})
         except EngineRefused as refusal:
             if refusal.status not in (404, 409):  # gone, or being removed
-                raise Unreachable(f"container {container} cannot be removed: {refusal}") from refusal
+                raise NotRemoved(f"container {container} cannot be removed: {refusal}") from refusal
+
+    async def drop(self, container: str) -> None:
+        """Take away what nobody needs any more; what the engine fails to remove keeps nobody else waiting."""
+        if self._not_removed.get(container, float("-inf")) + AGAIN_S > time.monotonic():
+            return
+        try:
+            await self.delete(container)
+            self._not_removed.pop(container, None)
+        except NotRemoved as error:
+            self._not_removed[container] = time.monotonic()
+            log.info("container is still there", error=str(error))
 
     async def bind(self, place: Container, run_id: str) -> None:
         """From now on the container's name says which run it is for."""

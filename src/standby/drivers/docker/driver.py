@@ -225,7 +225,7 @@ class DockerDriver:
         return list(await self._runs())
 
     async def forget(self, run_ids: Sequence[str]) -> None:
-        """Remove what is over; a container that lives on only notes it."""
+        """Remove what is over; a container that lives on only notes it, and what cannot be removed is kept."""
         await self.identity()
         self._containers.outdated()
         places = await self._runs()
@@ -239,7 +239,7 @@ class DockerDriver:
                 continue
             await self._output.drop(run_id)
             if not place.shared or await self._handover.forget(place, run_id) or await self._was_taken_away(place):
-                await self._containers.delete(place.id)
+                await self._containers.drop(place.id)
         self._containers.outdated()
         if live:
             raise CommandRefused(f"still alive: {', '.join(live)}")
