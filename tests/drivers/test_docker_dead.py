@@ -1,5 +1,6 @@
 """Containers whose removal came to no end: they are still there, and can only be removed again."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -135,6 +136,25 @@ async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is
     await tier.driver.remove(slot)
     await tier.driver.forget(await tier.driver.unstored())
     assert tier.containers() == []
+
+
+async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(tier: DockerRig) -> None:
+    slot = await place(tier.driver)
+    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
+    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    (container,) = [str(each["Id"]) for each in tier.containers()]
+    other = await ended(tier, "p", tier.printing("kept"))
+    next_server = tier.another_driver()
+    with tier.engine.kept_busy(container):
+        removal = asyncio.create_task(tier.driver._containers.delete(container))  # which takes the engine five seconds
+        while "removing" not in {each["State"] for each in tier.containers()}:
+            assert not removal.done()
+            await asyncio.sleep(0.01)
+        assert (await look(next_server, slot, "o-1")).seen is Seen.UNKNOWN
+        assert (await look(next_server, other, "p-1")).seen is Seen.STOPPED
+        assert "p-1" in await next_server.unstored()
+        with pytest.raises(Unreachable):
+            await removal
 
 
 async def test_one_that_its_engine_fails_to_remove_keeps_nobody_from_being_forgotten(

@@ -14,7 +14,17 @@ from standby.drivers.contract import CommandRefused, Making
 from standby.drivers.docker import wrap
 from standby.drivers.docker.ending import open_home
 from standby.drivers.docker.engine import Anchor, Engine, EngineRefused
-from standby.drivers.docker.shape import LABEL, OVER, Container, body_of, inspected, labels_of, listed, run_name
+from standby.drivers.docker.shape import (
+    LABEL,
+    OVER,
+    REMOVING,
+    Container,
+    body_of,
+    inspected,
+    labels_of,
+    listed,
+    run_name,
+)
 
 RECENT_S: Final = 5.0
 AGAIN_S: Final = 30.0
@@ -52,13 +62,13 @@ class Containers:
         if not isinstance(found, list):
             raise Unreachable("the engine's list of containers cannot be read")
         listing = [listed(item) for item in found]
-        if any(each.state == "removing" for each in listing):
+        if any(each.state == REMOVING for each in listing):
             return [true for each in listing if (true := await self._after_all(each)) is not None]
         return listing
 
     async def _after_all(self, place: Container) -> Container | None:
         """The list goes on saying "removing" after a removal failed; the container itself does not."""
-        if place.state != "removing":
+        if place.state != REMOVING:
             return place
         about = await self._engine.get(f"/containers/{place.id}/json")
         return None if about is None else replace(place, state=about["State"]["Status"])

@@ -35,6 +35,7 @@ from standby.drivers.docker.shape import (
     LABEL,
     NEVER,
     OVER,
+    REMOVING,
     Container,
     base_name,
     env_of,
@@ -251,7 +252,8 @@ class DockerDriver:
         self._handover.keep_only({each.id for each in listing})
         for each in listing:
             if each.shared and not each.worker:
-                found |= dict.fromkeys(await self._handover.runs(each), each)
+                if each.state != REMOVING:  # nothing can be read in it, now or ever; if that fails, it will be dead
+                    found |= dict.fromkeys(await self._handover.runs(each), each)
             elif each.run_id is not None and each.state != "created":
                 found[each.run_id] = each
         return found
@@ -277,7 +279,7 @@ class DockerDriver:
     # seeing
 
     async def _sight(self, place: Container, run_id: str) -> Sight:
-        if place.shared and not place.worker:
+        if place.shared and not place.worker and place.state != REMOVING:
             return await self._handover.sight(place, run_id)
         if place.state in ALIVE and place.worker:
             return Seen.STARTING, None, None  # its worker will say more

@@ -16,6 +16,7 @@ SOCKET: Final = "STANDBY_SOCKET"
 LOG: Final = {"Type": "json-file", "Config": {"max-size": "16m", "max-file": "3"}}
 """So much of the output is kept while nobody fetches it; the driver that every engine can read back."""
 NEVER: Final = "0001-01-01T00:00:00Z"
+REMOVING: Final = "removing"
 DEAD: Final = "dead"
 """Its removal began and came to no end: nothing can be relied on in it."""
 OVER: Final = ("exited", DEAD)
