@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync
@@ -136,6 +137,38 @@ async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is
     await tier.driver.remove(slot)
     await tier.driver.forget(await tier.driver.unstored())
     assert tier.containers() == []
+
+
+async def test_what_is_wrong_with_one_container_hides_nothing_of_the_others(
+    tier: DockerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = await ended(tier, "o", tier.ending(130))
+    (container,) = [str(each["Id"]) for each in tier.containers()]
+    other = await ended(tier, "p", tier.printing("of p"))
+    next_server = tier.another_driver()
+    assert {"o-1", "p-1"} <= set(await next_server.unstored())
+    call, stream = next_server._engine.call, next_server._engine.stream
+
+    async def torn(method: str, path: str, params: Params | None = None, body: object = None) -> bytes:
+        if container in path and path.endswith("/archive"):
+            raise EngineRefused(500, "input/output error")
+        return await call(method, path, params, body)
+
+    def torn_stream(method: str, path: str, params: Params) -> Any:
+        if container in path:
+            raise EngineRefused(500, "input/output error")
+        return stream(method, path, params)
+
+    monkeypatch.setattr(next_server._engine, "call", torn)
+    monkeypatch.setattr(next_server._engine, "stream", torn_stream)
+    assert (await look(next_server, broken, "o-1")).seen is Seen.UNKNOWN
+    assert (await look(next_server, other, "p-1")).exit is not None
+    kept = await next_server.unstored()
+    assert "p-1" in kept
+    pieces = {piece.run_id: piece for piece in await next_server.logs(dict.fromkeys(kept, ""))}
+    assert [line.text for line in pieces["p-1"].lines] == ["of p"]
+    await next_server.forget(kept)
+    assert "p-1" not in await next_server.unstored()
 
 
 async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(tier: DockerRig) -> None:

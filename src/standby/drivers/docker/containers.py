@@ -13,7 +13,7 @@ from standby.core.model import Slot
 from standby.drivers.contract import CommandRefused, Making
 from standby.drivers.docker import wrap
 from standby.drivers.docker.ending import open_home
-from standby.drivers.docker.engine import Anchor, Engine, EngineRefused
+from standby.drivers.docker.engine import Anchor, Engine, EngineRefused, Unclear
 from standby.drivers.docker.shape import (
     LABEL,
     OVER,
@@ -34,10 +34,6 @@ ROOT: Final = ("", "0", "root", "0:0", "root:root")
 
 
 log = structlog.get_logger()
-
-
-class NotRemoved(Unreachable):
-    """The engine answered that it failed to remove a container."""
 
 
 class Containers:
@@ -147,7 +143,7 @@ class Containers:
             await self._engine.call("DELETE", f"/containers/{container}", {"force": 1, "v": 1})
         except EngineRefused as refusal:
             if refusal.status not in (404, 409):  # gone, or being removed
-                raise NotRemoved(f"container {container} cannot be removed: {refusal}") from refusal
+                raise Unclear(f"container {container} cannot be removed: {refusal}") from refusal
 
     async def drop(self, container: str) -> None:
         """Take away what nobody needs any more; what the engine fails to remove keeps nobody else waiting."""
@@ -156,7 +152,7 @@ class Containers:
         try:
             await self.delete(container)
             self._not_removed.pop(container, None)
-        except NotRemoved as error:
+        except Unclear as error:
             self._not_removed[container] = time.monotonic()
             log.info("container is still there", error=str(error))
 

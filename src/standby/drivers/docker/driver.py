@@ -2,14 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import structlog
 from msgspec.structs import replace
 
-from standby.core.errors import Unreachable
 from standby.core.model import Slot, SlotState, Warmth
 from standby.drivers.contract import (
     CommandRefused,
@@ -26,7 +27,7 @@ from standby.drivers.contract import (
 from standby.drivers.docker import wrap
 from standby.drivers.docker.containers import Containers
 from standby.drivers.docker.ending import ending, records
-from standby.drivers.docker.engine import NOTHING_TO_DO, Anchor, Engine, EngineRefused
+from standby.drivers.docker.engine import NOTHING_TO_DO, Anchor, Engine, EngineRefused, Unclear
 from standby.drivers.docker.handover import Handover, Sight, in_time
 from standby.drivers.docker.images import ImageStore
 from standby.drivers.docker.output import Output
@@ -44,6 +45,8 @@ from standby.drivers.docker.shape import (
     without_socket,
 )
 from standby.drivers.gauge import MachineGauge
+
+log = structlog.get_logger()
 
 SEAT: Final = "seat:"
 """What the incarnation of a cold slot begins with."""
@@ -80,6 +83,7 @@ class DockerDriver:
         self._images = ImageStore(self._engine, registries or {})
         self._handover = Handover(self._engine, self._containers.kill)
         self._output = Output(self._engine)
+        self._said: deque[str] = deque(maxlen=100)
         self._local = endpoint.startswith("unix:")
         self._gauge = MachineGauge(Path("/"), confined=False)  # containers are in groups of their own
 
@@ -203,7 +207,7 @@ class DockerDriver:
                 place = by_run.get(run.run_id) if cold else by_id.get(run.incarnation)
                 sight: Sight = Seen.FRESH if run.incarnation == f"{SEAT}{engine_id}" else Seen.ABSENT, None, None
                 if place is not None:
-                    sight = await self._sight(place, run.run_id)
+                    sight = await self._sight_or_unknown(place, run.run_id)
                 sightings.append(_sighting(run.run_id, run.incarnation, asked_at, sight))
         return sightings
 
@@ -212,13 +216,15 @@ class DockerDriver:
     async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
         """New whole lines of each run, followed as long as it lives."""
         async with self._anchor.same():
-            places = await self._runs()
-            return [
-                await self._output.read(run, places[run], cursor, over=await self._is_over(places[run], run))
-                if run in places
-                else LogPiece(run_id=run, lines=(), cursor=cursor, closed=True)
-                for run, cursor in cursors.items()
-            ]
+            places, pieces = await self._runs(), []
+            for run, cursor in cursors.items():
+                if run not in places:
+                    pieces.append(LogPiece(run_id=run, lines=(), cursor=cursor, closed=True))
+                    continue
+                with self._others():
+                    over = await self._is_over(places[run], run)
+                    pieces.append(await self._output.read(run, places[run], cursor, over=over))
+            return pieces
 
     async def unstored(self) -> Sequence[str]:
         """All runs that began in containers that are still there."""
@@ -235,15 +241,29 @@ class DockerDriver:
             place = places.get(run_id)
             if place is None:
                 continue
-            if not await self._is_over(place, run_id):
-                live.append(run_id)
-                continue
-            await self._output.drop(run_id)
-            if not place.shared or await self._handover.forget(place, run_id) or await self._was_taken_away(place):
-                await self._containers.drop(place.id)
+            with self._others():
+                if not await self._is_over(place, run_id):
+                    live.append(run_id)
+                    continue
+                await self._output.drop(run_id)
+                if not place.shared or await self._handover.forget(place, run_id) or await self._was_taken_away(place):
+                    await self._containers.drop(place.id)
         self._containers.outdated()
         if live:
             raise CommandRefused(f"still alive: {', '.join(live)}")
+
+    @contextmanager
+    def _others(self) -> Iterator[None]:
+        """What is wrong with one container keeps nobody from the others."""
+        try:
+            yield
+        except Unclear as error:
+            self._say(error)
+
+    def _say(self, error: Unclear) -> None:
+        if str(error) not in self._said:  # once: it is asked again all the time
+            self._said.append(str(error))
+            log.info("a container is in trouble", error=str(error))
 
     async def _runs(self) -> dict[str, Container]:
         """The runs whose output is kept, with their containers."""
@@ -277,6 +297,14 @@ class DockerDriver:
         return place.run_id is not None
 
     # seeing
+
+    async def _sight_or_unknown(self, place: Container, run_id: str) -> Sight:
+        """What is wrong with one container hides nothing of the others."""
+        try:
+            return await self._sight(place, run_id)
+        except Unclear as error:
+            self._say(error)
+            return Seen.UNKNOWN, place.id, None
 
     async def _sight(self, place: Container, run_id: str) -> Sight:
         if place.shared and not place.worker and place.state != REMOVING:
@@ -320,7 +348,7 @@ class DockerDriver:
         except EngineRefused as refusal:
             if state["Dead"]:
                 return Seen.STOPPED, place.id, Exit(lost=True)
-            raise Unreachable(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
+            raise Unclear(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
         if record is None:
             why = state["Error"] or f"it could not begin in its container: exit code {state['ExitCode']}"
             return Seen.STOPPED, place.id, Exit(start_error=why, place_failed=True)

@@ -39,6 +39,10 @@ class EngineRefused(Exception):
         self.status = status
 
 
+class Unclear(Unreachable):
+    """The engine answered no about one container, so nothing is known of that; of the others this says nothing."""
+
+
 _BROKEN: Final = (OSError, asyncio.IncompleteReadError)
 
 

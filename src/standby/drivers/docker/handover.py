@@ -11,7 +11,7 @@ from standby.core.errors import Unreachable
 from standby.drivers.contract import CommandRefused, Exit, Seen, Start
 from standby.drivers.docker import wrap
 from standby.drivers.docker.ending import FORGOTTEN, Record, by_code, forgotten, not_begun, records
-from standby.drivers.docker.engine import Engine, EngineRefused
+from standby.drivers.docker.engine import Engine, EngineRefused, Unclear
 from standby.drivers.docker.shape import ALIVE, DEAD, Container, env_of
 
 Sight = tuple[Seen, str | None, Exit | None]
@@ -97,7 +97,7 @@ class Handover:
                 await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.RUNS}, packed)
             except EngineRefused as refusal:
                 if refusal.status != 404:  # else nothing was ever noted there: there is nothing to forget
-                    raise Unreachable(f"run {run_id} cannot be forgotten: {refusal}") from refusal
+                    raise Unclear(f"run {run_id} cannot be forgotten: {refusal}") from refusal
         elif not others:
             return True  # it is forgotten once its container is gone
         known[run_id] = FORGOTTEN
@@ -180,7 +180,7 @@ class Handover:
         except EngineRefused as refusal:
             if place.state == DEAD:
                 return {}
-            raise Unreachable(f"the runs of container {place.id} cannot be read: {refusal}") from refusal
+            raise Unclear(f"the runs of container {place.id} cannot be read: {refusal}") from refusal
 
     async def _find(self, container: str, run_id: str) -> str | None:
         """The exec of a run that another server handed over."""

@@ -12,7 +12,7 @@ from msgspec import Struct
 from standby.core.errors import Unreachable
 from standby.drivers.contract import LogLine, LogPiece
 from standby.drivers.docker import wrap
-from standby.drivers.docker.engine import Engine, EngineRefused, Params
+from standby.drivers.docker.engine import Engine, EngineRefused, Params, Unclear
 from standby.drivers.docker.shape import Container
 
 READ_MAX: Final = 256 << 10
@@ -197,7 +197,7 @@ class Output:
         except EngineRefused as refusal:
             if refusal.status == BEING_REMOVED:
                 return LogPiece(run_id=run_id, lines=(), cursor=cursor, closed=True)
-            raise Unreachable(f"the output of {run_id} cannot be read: {refusal}") from refusal
+            raise Unclear(f"the output of {run_id} cannot be read: {refusal}") from refusal
         closed = not place.shared or reader.ended or self._settled(run_id)
         if closed:
             lines += reader.last()
