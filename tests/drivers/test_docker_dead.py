@@ -15,7 +15,7 @@ from standby.drivers.docker.engine import EngineRefused, Params
 from tests.engine import RunningEngine, own_engine
 
 from .docker_rig import DockerRig, output, run
-from .rigs import look, place, start_of, wait_for
+from .rigs import look, place, start_of, until, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
 
@@ -180,9 +180,7 @@ async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(
     next_server = tier.another_driver()
     with tier.engine.kept_busy(container):
         removal = asyncio.create_task(tier.driver._containers.delete(container))  # which takes the engine five seconds
-        while "removing" not in {each["State"] for each in tier.containers()}:
-            assert not removal.done()
-            await asyncio.sleep(0.01)
+        await until(lambda: "removing" in {each["State"] for each in tier.containers()})
         assert (await look(next_server, slot, "o-1")).seen is Seen.UNKNOWN
         assert (await look(next_server, other, "p-1")).seen is Seen.STOPPED
         assert "p-1" in await next_server.unstored()

@@ -26,7 +26,6 @@ from standby.drivers.contract import (
 )
 from standby.drivers.docker import wrap
 from standby.drivers.docker.containers import Containers
-from standby.drivers.docker.ending import ending, records
 from standby.drivers.docker.engine import NOTHING_TO_DO, Anchor, Engine, EngineRefused, Unclear
 from standby.drivers.docker.handover import Handover, Sight, in_time
 from standby.drivers.docker.images import ImageStore
@@ -44,6 +43,7 @@ from standby.drivers.docker.shape import (
     run_name,
     without_socket,
 )
+from standby.drivers.docker.sights import Sights
 from standby.drivers.gauge import MachineGauge
 
 log = structlog.get_logger()
@@ -82,6 +82,7 @@ class DockerDriver:
         self._containers = Containers(self._engine, self._anchor, owner)
         self._images = ImageStore(self._engine, registries or {})
         self._handover = Handover(self._engine, self._containers.kill)
+        self._sights = Sights(self._engine, self._handover)
         self._output = Output(self._engine)
         self._said: deque[str] = deque(maxlen=100)
         self._local = endpoint.startswith("unix:")
@@ -301,58 +302,10 @@ class DockerDriver:
     async def _sight_or_unknown(self, place: Container, run_id: str) -> Sight:
         """What is wrong with one container hides nothing of the others."""
         try:
-            return await self._sight(place, run_id)
+            return await self._sights.of(place, run_id)
         except Unclear as error:
             self._say(error)
             return Seen.UNKNOWN, place.id, None
-
-    async def _sight(self, place: Container, run_id: str) -> Sight:
-        if place.shared and not place.worker and place.state != REMOVING:
-            return await self._handover.sight(place, run_id)
-        if place.state in ALIVE and place.worker:
-            return Seen.STARTING, None, None  # its worker will say more
-        if not place.shared and place.run_id not in (None, run_id):
-            return Seen.ABSENT, None, None
-        match place.state:
-            case "created":
-                return await self._sight_created(place)
-            case "running" | "paused" | "restarting":
-                return Seen.READY if place.ready else Seen.STARTING, place.id, None
-            case "exited" | "dead":
-                return await self._sight_over(place)
-            case _:
-                return Seen.UNKNOWN, place.id, None
-
-    async def _sight_created(self, place: Container) -> Sight:
-        """Never started: or the engine tried, and could not."""
-        about = await self._engine.get(f"/containers/{place.id}/json")
-        if about is None:
-            return Seen.ABSENT, None, None
-        if about["State"]["Status"] != "created" or not about["State"]["Error"]:
-            return (Seen.FRESH if about["State"]["Status"] == "created" else Seen.UNKNOWN), None, None
-        return Seen.STOPPED, place.id, Exit(start_error=about["State"]["Error"], place_failed=True)
-
-    async def _sight_over(self, place: Container) -> Sight:
-        about = await self._engine.get(f"/containers/{place.id}/json")
-        if about is None or about["State"]["StartedAt"] == NEVER:  # or somebody began to remove it before it began
-            return Seen.ABSENT, None, None
-        state = about["State"]
-        if state["Status"] not in OVER:
-            return Seen.UNKNOWN, place.id, None
-        if place.worker:
-            return Seen.STOPPED, place.id, Exit(lost=not state["OOMKilled"], oom=bool(state["OOMKilled"]))
-        if int(state["ExitCode"]) < wrap.RECORDED:
-            return Seen.STOPPED, place.id, ending(state, None)
-        try:
-            record = (await records(self._engine, place.id)).get(wrap.ONLY_RUN)
-        except EngineRefused as refusal:
-            if state["Dead"]:
-                return Seen.STOPPED, place.id, Exit(lost=True)
-            raise Unclear(f"the end of {place.run_id} cannot be read: {refusal}") from refusal
-        if record is None:
-            why = state["Error"] or f"it could not begin in its container: exit code {state['ExitCode']}"
-            return Seen.STOPPED, place.id, Exit(start_error=why, place_failed=True)
-        return Seen.STOPPED, place.id, ending(state, record)
 
     # starting
 
@@ -364,7 +317,7 @@ class DockerDriver:
             return await self._handover.start(place, start, until)
         if place.state != "created" or about["State"]["StartedAt"] != NEVER or about["State"]["Error"]:
             if place.run_id == start.run_id:
-                return await self._sight(place, start.run_id)
+                return await self._sights.of(place, start.run_id)
             raise CommandRefused(f"container {place.id} was used before")
         in_time(until)
         if place.run_id is None:
@@ -377,7 +330,7 @@ class DockerDriver:
         if time.monotonic() >= until:  # then it can only be told what was sent before
             there = [each for each in await self._containers.of(slot) if each.run_id == start.run_id]
             if there and there[0].state != "created":
-                return await self._sight(there[0], start.run_id)
+                return await self._sights.of(there[0], start.run_id)
         in_time(until)
         name = run_name(slot.name, slot.generation, start.run_id)
         try:
@@ -385,7 +338,7 @@ class DockerDriver:
         except CommandRefused as refusal:
             return Seen.STOPPED, None, Exit(start_error=str(refusal), place_failed=True)
         if not new and place.state != "created":
-            return await self._sight(place, start.run_id)
+            return await self._sights.of(place, start.run_id)
         return await self._begin(place, start, until)
 
     async def _begin(self, place: Container, start: Start, until: float) -> Sight:
