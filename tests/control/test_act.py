@@ -3,13 +3,14 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from standby.control.act import Hands
 from standby.control.lease import Hold
-from standby.core.model import Lease, Slot, SlotState
+from standby.core.model import Lease, OrderState, Slot, SlotState
 from standby.drivers.contract import Making
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
-from tests.rows import NOW
+from tests.rows import NOW, order
 
 from .stage import TestClock
 
@@ -51,3 +52,23 @@ async def test_a_slot_whose_answer_waits_for_the_next_step_is_not_asked_for_agai
     (made,) = hands.reports()[1]
     assert made.slot == slot
     assert await ask() == 2
+
+
+async def test_a_resident_worker_is_forced_out_also_where_its_place_is_another_than_was_noted() -> None:
+    """A create that arrived once more after its place had vanished made another one, and nobody heard of it."""
+    clock = TestClock()
+    platform = ScriptedPlatform("p", seats=False)
+    driver = ScriptedDriver(platform, now=clock.now, pause=lambda: asyncio.sleep(0))
+    lease = Lease(host="h", owner="a", epoch=1, until=NOW + 10_000, renewed_at=NOW)
+    hands = Hands(driver, Hold(clock, lease, clock.monotonic(), 10_000), clock, lambda: None)
+    slot = Slot(name="s", host="h", pool="p", state=SlotState.IDLE, state_since=NOW, created_at=NOW)
+    noted = await driver.create(slot, Making())
+    assert noted is not None
+    platform.remove(noted, NOW)
+    assert await driver.create(slot, Making()) not in (None, noted)
+    slot = replace(slot, incarnation=noted)
+    stopping = order(state=OrderState.STOPPING, slot="s", incarnation=noted, attempt=1)
+    hands.stop(stopping, slot, force=True, resident=True)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert list(platform.yard.made) == []

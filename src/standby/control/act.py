@@ -185,8 +185,10 @@ class Hands:
             await self._driver.stop(slot, run_id(order), order.incarnation, force=force, epoch=self._hold.epoch)
 
     async def _take_away(self, slot: Slot) -> None:
-        if self._hold.outlives(0):
-            await self._driver.remove(slot)
+        # the place, and then whatever was made under its name: a create that came late may have made another one
+        for each in (slot, replace(slot, incarnation=None)):
+            if self._hold.outlives(0):
+                await self._driver.remove(each)
 
     async def _make(self, slot: Slot, making: Making) -> None:
         if not self._hold.outlives(0):
