@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from standby.core.errors import Unreachable
 from standby.core.model import EventKind, OrderState, Slot, SlotState
 from standby.drivers.contract import Making, Place
 from tests.control.stage import Stage
@@ -89,6 +90,26 @@ async def test_a_stray_is_removed_after_two_sightings_and_a_minimum_age() -> Non
     assert stray not in stage.platform.yard.made and len(stage.platform.yard.made) == 1
     swept = [event for event in await stage.store.events(0, 1_000) if event.kind is EventKind.HOST_SWEPT]
     assert [event.data["note"]["strays"] for event in swept] == [[f"standby-pool-old-001 {stray}"]]
+
+
+async def test_a_stray_that_does_not_go_is_swept_ever_more_rarely() -> None:
+    stage = stage_of(1)
+    leader = await warmed(stage)
+    (stray,) = leave(stage, 1)
+    remove_stray, asked = stage.driver.remove_stray, []
+
+    async def refuse(place: Place) -> None:
+        asked.append(place.incarnation)
+        raise Unreachable("it is busy")
+
+    stage.driver.remove_stray = refuse  # type: ignore[method-assign]
+    await stage.steps(leader, 1_000, each_ms=1_000)
+    assert 3 < len(asked) < 10
+    swept = [event for event in await stage.store.events(0, 5_000) if event.kind is EventKind.HOST_SWEPT]
+    assert len(swept) == len(asked)
+    stage.driver.remove_stray = remove_stray  # type: ignore[method-assign]
+    await stage.steps(leader, 1_000, each_ms=1_000)
+    assert stray not in stage.platform.yard.made
 
 
 async def test_an_old_stray_is_not_removed_at_first_sight() -> None:

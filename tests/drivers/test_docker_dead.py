@@ -10,7 +10,8 @@ from anyio.to_thread import run_sync
 from standby.core.errors import Unreachable
 from standby.core.model import Slot, Spec, Warmth
 from standby.drivers.contract import Seen
-from standby.drivers.docker import containers
+from standby.drivers.docker import containers, handover
+from standby.drivers.docker.ending import Record
 from standby.drivers.docker.engine import EngineRefused, Params
 from tests.engine import RunningEngine, own_engine
 
@@ -146,7 +147,6 @@ async def test_what_is_wrong_with_one_container_hides_nothing_of_the_others(
     (container,) = [str(each["Id"]) for each in tier.containers()]
     other = await ended(tier, "p", tier.printing("of p"))
     next_server = tier.another_driver()
-    assert {"o-1", "p-1"} <= set(await next_server.unstored())
     call, stream = next_server._engine.call, next_server._engine.stream
 
     async def torn(method: str, path: str, params: Params | None = None, body: object = None) -> bytes:
@@ -162,6 +162,7 @@ async def test_what_is_wrong_with_one_container_hides_nothing_of_the_others(
     monkeypatch.setattr(next_server._engine, "call", torn)
     monkeypatch.setattr(next_server._engine, "stream", torn_stream)
     assert (await look(next_server, broken, "o-1")).seen is Seen.UNKNOWN
+    await next_server.places()
     assert (await look(next_server, other, "p-1")).exit is not None
     kept = await next_server.unstored()
     assert "p-1" in kept
@@ -169,6 +170,28 @@ async def test_what_is_wrong_with_one_container_hides_nothing_of_the_others(
     assert [line.text for line in pieces["p-1"].lines] == ["of p"]
     await next_server.forget(kept)
     assert "p-1" not in await next_server.unstored()
+
+
+async def test_a_run_is_forced_to_its_end_also_where_its_container_cannot_be_read(
+    engine: RunningEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = DockerRig(engine, Warmth.RUNNING)
+    try:
+        slot = await place(rig.driver)
+        await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
+        await wait_for(rig, rig.driver, slot, "o-1", Seen.READY)
+        next_server = rig.another_driver()
+
+        async def torn(_: object, __: str) -> dict[str, Record]:
+            raise EngineRefused(500, "input/output error")
+
+        monkeypatch.setattr(handover, "records", torn)
+        with pytest.raises(Unreachable, match="could not be asked"):
+            await next_server.stop(slot, "o-1", slot.incarnation or "", force=False, epoch=1)
+        await next_server.stop(slot, "o-1", slot.incarnation or "", force=True, epoch=1)
+        assert [each["State"] for each in rig.containers()] == ["exited"]
+    finally:
+        await rig.end()
 
 
 async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(tier: DockerRig) -> None:

@@ -24,6 +24,8 @@ log = structlog.get_logger()
 
 SWEEP_S: Final = 15.0
 """How often a platform is asked for all its places."""
+SWEEP_MAX_S: Final = 3600.0
+"""What does not go is taken away again, at the longest, after this."""
 _PROOFS: Final = frozenset({EventKind.ORDER_READY, EventKind.ORDER_COMPLETED})
 """What shows that a place is good."""
 
@@ -46,6 +48,8 @@ class Tending:
         self._swept_at = float("-inf")
         self._looked: tuple[int, Sequence[Place]] | None = None
         self._suspects: strays.Suspects = {}
+        self._tried: dict[str, tuple[float, float]] = {}
+        """Strays whose removal was sent: when it is sent again, and how long after the last time that is."""
 
     async def close(self) -> None:
         """Let go of the pulls under way."""
@@ -148,9 +152,10 @@ class Tending:
         self._suspects = result.suspects
         await self._book.save([slots.clean(self._cause(Trigger.LOOK), slot, why) for slot, why in result.vanished])
         if result.strays:
-            names = [f"{place.slot} {place.incarnation}" for place in result.strays]
-            if await self._book.save([places.sweep(self._cause(Trigger.LOOK), mirror.host, names)]):
-                for place in result.strays:
+            due = self._due(result.strays)
+            names = [f"{place.slot} {place.incarnation}" for place in due]
+            if due and await self._book.save([places.sweep(self._cause(Trigger.LOOK), mirror.host, names)]):
+                for place in due:
                     self._hands.beside(f"stray {place.incarnation}", driver.remove_stray(place))
             return
         alarm = None
@@ -158,6 +163,15 @@ class Tending:
             alarm = f"{result.refused} of {len(found)} places belong to no slot: too many to be removed; look at them"
         change = places.alarm(self._cause(Trigger.LOOK), mirror.host, alarm)
         await self._book.save([] if change is None else [change])
+
+    def _due(self, strays: Sequence[Place]) -> Sequence[Place]:
+        """Those whose removal was not tried just now: one that does not go is tried ever more rarely."""
+        now = self._world.clock.monotonic()
+        tried = {each.incarnation: self._tried.get(each.incarnation, (now, SWEEP_S / 2)) for each in strays}
+        due = [each for each in strays if tried[each.incarnation][0] <= now]
+        again = {each.incarnation: min(tried[each.incarnation][1] * 2, SWEEP_MAX_S) for each in due}
+        self._tried = {**tried, **{name: (now + gap_s, gap_s) for name, gap_s in again.items()}}
+        return due
 
     async def _count(self, mirror: Mirror, changes: Sequence[Change], proven: Iterable[str]) -> None:
         """Keep the pools' breakers: so many failures, or a success."""

@@ -154,7 +154,7 @@ class DockerDriver:
                     asked_at=asked_at,
                 )
                 for each in await self._containers.every()
-                if each.never_ran or (each.warmth != Warmth.COLD and not await self._only_keeps_output(each))
+                if await self._is_place(each)
             ]
 
     async def remove_stray(self, place: Place) -> None:
@@ -273,7 +273,9 @@ class DockerDriver:
         self._handover.keep_only({each.id for each in listing})
         for each in listing:
             if each.shared and not each.worker:
-                if each.state != REMOVING:  # nothing can be read in it, now or ever; if that fails, it will be dead
+                if each.state == REMOVING:  # nothing can be read in it, now or ever; if that fails, it will be dead
+                    continue
+                with self._others():
                     found |= dict.fromkeys(await self._handover.runs(each), each)
             elif each.run_id is not None and each.state != "created":
                 found[each.run_id] = each
@@ -289,8 +291,12 @@ class DockerDriver:
         about = await self._engine.get(f"/containers/{place.id}/json")
         return about is not None and about["State"]["Status"] in OVER and not await self._handover.runs(place)
 
-    async def _only_keeps_output(self, place: Container) -> bool:
-        return place.state in OVER and await self._keeps_output(place)
+    async def _is_place(self, each: Container) -> bool:
+        """Whether it is more than kept output, or might be: what cannot be read is not for the broom."""
+        keeps = True
+        with self._others():
+            keeps = each.state in OVER and await self._keeps_output(each)
+        return each.never_ran or (each.warmth != Warmth.COLD and not keeps)
 
     async def _keeps_output(self, place: Container) -> bool:
         if place.shared and not place.worker:

@@ -79,11 +79,12 @@ class Handover:
 
     async def stop(self, place: Container, run_id: str, *, force: bool) -> None:
         """Ask its first process, or end all of them; where nothing can be run any more, end the container."""
-        if place.state not in ALIVE or run_id in self._ended or not await self._begun(place, run_id):
+        if place.state not in ALIVE or run_id in self._ended:
             return
         try:
-            await self._tool(place.id, run_id, "kill" if force else "ask")
-        except EngineRefused as refusal:
+            if await self._begun(place, run_id):
+                await self._tool(place.id, run_id, "kill" if force else "ask")
+        except (EngineRefused, Unclear) as refusal:
             if not force:
                 raise Unreachable(f"run {run_id} could not be asked to stop: {refusal}") from refusal
             await self._kill(place.id)
