@@ -124,7 +124,7 @@ async def test_one_that_could_not_be_removed_when_its_run_was_forgotten_is_remov
 
 
 async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is_removed_when_it_can(
-    tier: DockerRig,
+    tier: DockerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slot = await place(tier.driver)
     await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
@@ -133,6 +133,7 @@ async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is
     with tier.engine.kept_busy(container):
         with pytest.raises(Unreachable, match=r"cannot be removed.*device or resource busy"):
             await tier.driver._containers.delete(container)
+        monkeypatch.setattr(containers, "REMOVED_S", 0)
         seen = await look(tier.driver, slot, "o-1")
         assert seen.seen is Seen.ABSENT or (seen.exit is not None and seen.exit.lost)
     await tier.driver.remove(slot)
@@ -228,6 +229,7 @@ async def test_one_that_its_engine_fails_to_remove_keeps_nobody_from_being_forgo
             patched.setattr(created.driver._containers, "delete", None)
             await created.driver.forget(["o-1"])  # which was tried a moment ago, and takes its engine seconds
     monkeypatch.setattr(containers, "AGAIN_S", 0)
+    monkeypatch.setattr(containers, "REMOVED_S", 0)
     await created.driver.forget(["o-1"])
     assert created.containers() == []
 

@@ -27,6 +27,8 @@ from standby.drivers.docker.shape import (
 )
 
 RECENT_S: Final = 5.0
+REMOVED_S: Final = 2.0
+"""What the list calls "removing" for longer than this is asked whether it is."""
 AGAIN_S: Final = 30.0
 """After this it is tried again to remove what the engine failed to remove and nobody waits for: it takes it seconds."""
 TAKEN: Final = 409
@@ -43,6 +45,8 @@ class Containers:
         self._engine, self._anchor, self._owner = engine, anchor, owner
         self._labels: Sequence[str] = [f"{name}={value}" for name, value in owner.items()]
         self._known: tuple[int, float, list[Container]] = (-1, 0.0, [])
+        self._removing: dict[str, float] = {}
+        """Containers that are being removed, and since when."""
         self._not_removed: dict[str, float] = {}
         """Containers that nobody needs and the engine failed to remove, and when that was."""
 
@@ -58,16 +62,21 @@ class Containers:
         if not isinstance(found, list):
             raise Unreachable("the engine's list of containers cannot be read")
         listing = [listed(item) for item in found]
-        if any(each.state == REMOVING for each in listing):
-            return [true for each in listing if (true := await self._after_all(each)) is not None]
-        return listing
+        now = time.monotonic()
+        removing = {each.id: self._removing.get(each.id, now) for each in listing if each.state == REMOVING}
+        if not labels:
+            self._removing = removing
+        return [
+            await self._after_all(each) if removing.get(each.id, now) <= now - REMOVED_S else each for each in listing
+        ]
 
-    async def _after_all(self, place: Container) -> Container | None:
+    async def _after_all(self, place: Container) -> Container:
         """The list goes on saying "removing" after a removal failed; the container itself does not."""
-        if place.state != REMOVING:
+        try:
+            about = msgspec.json.decode(await self._engine.call("GET", f"/containers/{place.id}/json"))
+        except EngineRefused:  # it is gone, or half of it
             return place
-        about = await self._engine.get(f"/containers/{place.id}/json")
-        return None if about is None else replace(place, state=about["State"]["Status"])
+        return replace(place, state=about["State"]["Status"])
 
     async def recent(self) -> list[Container]:
         """A list that was asked after the last event, or a moment ago: good enough to find output."""

@@ -240,7 +240,7 @@ class DockerDriver:
         live = []
         for run_id in run_ids:
             place = places.get(run_id)
-            if place is None:
+            if place is None or place.state == REMOVING:
                 continue
             with self._others():
                 if not await self._is_over(place, run_id):
