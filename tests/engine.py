@@ -129,7 +129,8 @@ class RunningEngine:
         try:
             yield
         finally:
-            subprocess.run(["umount", hidden, beside], check=True)
+            # unless it was taken away by `unmount`; if it is still there, this fails
+            subprocess.run(["umount", "-R", beside], check=False, stderr=subprocess.DEVNULL)
             beside.rmdir()
 
     def unmount(self) -> None:

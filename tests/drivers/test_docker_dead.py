@@ -62,6 +62,15 @@ async def ended(rig: DockerRig, order: str, spec: Spec) -> Slot:
     return slot
 
 
+async def at_work(rig: DockerRig) -> tuple[Slot, str]:
+    """The place of an order "o" that runs there until it is stopped, and its container."""
+    slot = await place(rig.driver)
+    await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
+    await wait_for(rig, rig.driver, slot, "o-1", Seen.READY)
+    (container,) = [str(each["Id"]) for each in rig.containers()]
+    return slot, container
+
+
 async def test_its_output_is_over_and_that_of_others_is_read(tier: DockerRig) -> None:
     await ended(tier, "o", tier.printing("gone with it"))
     await kill(tier)
@@ -86,9 +95,7 @@ async def test_its_slot_can_be_given_up(tier: DockerRig) -> None:
 async def test_what_cannot_be_read_of_it_leaves_nothing_unknown(
     tier: DockerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slot = await place(tier.driver)
-    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
-    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
+    slot, _ = await at_work(tier)
     await kill(tier)
     next_server = tier.another_driver()
     call = next_server._engine.call
@@ -126,10 +133,7 @@ async def test_one_that_could_not_be_removed_when_its_run_was_forgotten_is_remov
 async def test_one_that_its_engine_fails_to_remove_leaves_nothing_unknown_and_is_removed_when_it_can(
     tier: DockerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slot = await place(tier.driver)
-    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
-    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
-    (container,) = [str(each["Id"]) for each in tier.containers()]
+    slot, container = await at_work(tier)
     with tier.engine.kept_busy(container):
         with pytest.raises(Unreachable, match=r"cannot be removed.*device or resource busy"):
             await tier.driver._containers.delete(container)
@@ -178,9 +182,7 @@ async def test_a_run_is_forced_to_its_end_also_where_its_container_cannot_be_rea
 ) -> None:
     rig = DockerRig(engine, Warmth.RUNNING)
     try:
-        slot = await place(rig.driver)
-        await rig.driver.start(slot, start_of(slot, "o", rig.lasting()))
-        await wait_for(rig, rig.driver, slot, "o-1", Seen.READY)
+        slot, _ = await at_work(rig)
         next_server = rig.another_driver()
 
         async def torn(_: object, __: str) -> dict[str, Record]:
@@ -196,10 +198,7 @@ async def test_a_run_is_forced_to_its_end_also_where_its_container_cannot_be_rea
 
 
 async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(tier: DockerRig) -> None:
-    slot = await place(tier.driver)
-    await tier.driver.start(slot, start_of(slot, "o", tier.lasting()))
-    await wait_for(tier, tier.driver, slot, "o-1", Seen.READY)
-    (container,) = [str(each["Id"]) for each in tier.containers()]
+    slot, container = await at_work(tier)
     other = await ended(tier, "p", tier.printing("kept"))
     next_server = tier.another_driver()
     with tier.engine.kept_busy(container):
@@ -215,10 +214,7 @@ async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(
 async def test_one_that_its_engine_fails_to_remove_keeps_nobody_from_being_forgotten(
     created: DockerRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slot = await place(created.driver)
-    await created.driver.start(slot, start_of(slot, "o", created.lasting()))
-    await wait_for(created, created.driver, slot, "o-1", Seen.READY)
-    (container,) = [str(each["Id"]) for each in created.containers()]
+    slot, container = await at_work(created)
     with created.engine.kept_busy(container):
         await created.driver.stop(slot, "o-1", slot.incarnation or "", force=True, epoch=1)
         await wait_for(created, created.driver, slot, "o-1")

@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
-import structlog
 from msgspec.structs import replace
 
 from standby.core.errors import Unreachable
@@ -33,9 +32,6 @@ AGAIN_S: Final = 30.0
 """After this it is tried again to remove what the engine failed to remove and nobody waits for: it takes it seconds."""
 TAKEN: Final = 409
 ROOT: Final = ("", "0", "root", "0:0", "root:root")
-
-
-log = structlog.get_logger()
 
 
 class Containers:
@@ -155,15 +151,15 @@ class Containers:
                 raise Unclear(f"container {container} cannot be removed: {refusal}") from refusal
 
     async def drop(self, container: str) -> None:
-        """Take away what nobody needs any more; what the engine fails to remove keeps nobody else waiting."""
+        """Take away what nobody needs any more; what the engine failed to remove is not tried again for a while."""
         if self._not_removed.get(container, float("-inf")) + AGAIN_S > time.monotonic():
             return
         try:
             await self.delete(container)
             self._not_removed.pop(container, None)
-        except Unclear as error:
+        except Unclear:
             self._not_removed[container] = time.monotonic()
-            log.info("container is still there", error=str(error))
+            raise
 
     async def bind(self, place: Container, run_id: str) -> None:
         """From now on the container's name says which run it is for."""

@@ -208,7 +208,9 @@ class DockerDriver:
                 place = by_run.get(run.run_id) if cold else by_id.get(run.incarnation)
                 sight: Sight = Seen.FRESH if run.incarnation == f"{SEAT}{engine_id}" else Seen.ABSENT, None, None
                 if place is not None:
-                    sight = await self._sight_or_unknown(place, run.run_id)
+                    sight = Seen.UNKNOWN, place.id, None
+                    with self._others():
+                        sight = await self._sights.of(place, run.run_id)
                 sightings.append(_sighting(run.run_id, run.incarnation, asked_at, sight))
         return sightings
 
@@ -259,12 +261,9 @@ class DockerDriver:
         try:
             yield
         except Unclear as error:
-            self._say(error)
-
-    def _say(self, error: Unclear) -> None:
-        if str(error) not in self._said:  # once: it is asked again all the time
-            self._said.append(str(error))
-            log.info("a container is in trouble", error=str(error))
+            if str(error) not in self._said:  # once: it is asked again all the time
+                self._said.append(str(error))
+                log.info("a container is in trouble", error=str(error))
 
     async def _runs(self) -> dict[str, Container]:
         """The runs whose output is kept, with their containers."""
@@ -302,16 +301,6 @@ class DockerDriver:
         if place.shared and not place.worker:
             return await self._handover.keeps(place)
         return place.run_id is not None
-
-    # seeing
-
-    async def _sight_or_unknown(self, place: Container, run_id: str) -> Sight:
-        """What is wrong with one container hides nothing of the others."""
-        try:
-            return await self._sights.of(place, run_id)
-        except Unclear as error:
-            self._say(error)
-            return Seen.UNKNOWN, place.id, None
 
     # starting
 
