@@ -309,6 +309,16 @@ def test_output_is_followed_over_a_broken_connection_and_says_what_is_gone(naps:
     assert first.closed and second.closed
 
 
+async def test_a_line_of_a_stream_ends_with_a_newline_and_with_nothing_else() -> None:
+    text = "a\u2028b\u2029c\x85d ä"
+    whole = log(line=0, text="TEXT").replace("TEXT", text)
+    pieces = [whole[:-8], whole[-8:] + '{"end": true, "closed": true, "run": 1, "next": 1}\n']
+    with Played(Streamed(*pieces)).client() as client:
+        assert [line.text for line in client.logs("x", run=1, follow=True)] == [text]
+    async with Played(Streamed(*pieces)).later() as later:
+        assert [line.text async for line in later.logs("x", run=1, follow=True)] == [text]
+
+
 def test_who_leaves_a_stream_closes_it() -> None:
     stream = Streamed(log(line=0, text="a"), log(line=1, text="b"))
     with Played(stream).client() as client:

@@ -34,7 +34,7 @@ class _Conversation:
                     response = await client._http.send(wire.request(client._http, step), stream=step.stream)
                     client._known = True
                     if step.stream and not response.is_error:
-                        self._stream, self._lines = response, response.aiter_lines()
+                        self._stream, self._lines = response, _lines(response)
                         return wire.reply(response)
                     return wire.reply(response, await response.aread())
                 case Pause(seconds):
@@ -49,6 +49,13 @@ class _Conversation:
         if self._stream is not None:
             await self._stream.aclose()
             self._stream = None
+
+
+async def _lines(stream: httpx2.Response) -> AsyncIterator[str]:
+    lines = wire.Lines()
+    async for piece in stream.aiter_bytes():
+        for line in lines.of(piece):
+            yield line
 
 
 def _one(plan: Callable[P, Plan[T]]) -> "Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]":

@@ -34,7 +34,7 @@ class _Conversation:
                     response = client._http.send(wire.request(client._http, step), stream=step.stream)
                     client._known = True
                     if step.stream and not response.is_error:
-                        self._stream, self._lines = response, response.iter_lines()
+                        self._stream, self._lines = response, _lines(response)
                         return wire.reply(response)
                     return wire.reply(response, response.read())
                 case Pause(seconds):
@@ -49,6 +49,12 @@ class _Conversation:
         if self._stream is not None:
             self._stream.close()
             self._stream = None
+
+
+def _lines(stream: httpx2.Response) -> Iterator[str]:
+    lines = wire.Lines()
+    for piece in stream.iter_bytes():
+        yield from lines.of(piece)
 
 
 def _one(plan: Callable[P, Plan[T]]) -> "Callable[Concatenate[Client, P], T]":

@@ -39,6 +39,19 @@ def reply(response: httpx2.Response, body: bytes = b"") -> Reply:
     return Reply(response.status_code, {name.lower(): value for name, value in response.headers.items()}, body)
 
 
+class Lines:
+    """The lines of a stream that comes in pieces. Only a newline ends one: texts in JSON may hold whatever else Python
+    ends lines at. One that was cut off is none."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def of(self, piece: bytes) -> list[str]:
+        """The lines that are whole with one more piece."""
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        return [line.decode(errors="replace") for line in whole]
+
+
 def away(url: str, error: Exception, *, known: bool) -> Away:
     """A server that did not answer, in words."""
     return Away(f"the server at {url} does not answer ({_how(error)}); start it with `standby serve`", known)
