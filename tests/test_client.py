@@ -213,6 +213,19 @@ async def test_orders_are_read_page_by_page_with_every_filter() -> None:
     assert now.asked[1].url.params["cursor"] == "c"
 
 
+@pytest.mark.parametrize("name", ["ids", "label", "stat"])
+def test_a_filter_that_listings_do_not_have_is_refused_and_not_passed_over(name: str) -> None:
+    server = Played(ok({"orders": [order_view()], "next": None}))
+    which: Any = {name: ["x"]}
+    with server.client() as client:
+        with pytest.raises(TypeError, match=f"orders are not listed by {name}; there is state, pool"):
+            next(client.orders(**which))
+        with pytest.raises(TypeError):
+            client.orders_page(**which)
+    assert not server.asked
+    assert name not in inspect.signature(Client.orders).parameters
+
+
 def test_no_more_orders_are_read_than_asked_for() -> None:
     server = Played(ok({"orders": [order_view()], "next": "c"}))
     with server.client() as client:

@@ -64,6 +64,11 @@ class Which(TypedDict, total=False):
     project: str
     labels: Mapping[str, str]
     id_prefix: str
+
+
+class Meant(Which, total=False):
+    """Which orders something is done to: by a filter, or by their ids."""
+
     ids: Sequence[str]
 
 
@@ -124,6 +129,8 @@ def orders_page(*, limit: int | None = None, cursor: str | None = None, **which:
 
 
 def _filter(which: Which) -> Params:
+    if unknown := [name for name in which if name not in Which.__annotations__]:
+        raise TypeError(f"orders are not listed by {unknown[0]}; there is {', '.join(Which.__annotations__)}")
     states = which.get("state") or ()
     names = {name: which.get(name) for name in ("pool", "project", "id_prefix")}
     return [
@@ -165,28 +172,28 @@ def rerun(order_id: str, reason: str | None = None) -> Plan[Order]:
 
 
 def cancel_many(
-    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Which]
+    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Meant]
 ) -> Plan[Bulk]:
     """Ask for the end of all unfinished orders that match, up to 1,000; go on with `cursor=answer.next`."""
     return _bulk("cancel", which, reason, cursor, dry_run=dry_run)
 
 
 def rerun_many(
-    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Which]
+    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Meant]
 ) -> Plan[Bulk]:
     """Repeat all ended orders that match, up to 1,000; go on with `cursor=answer.next`. Never repeated by itself."""
     return _bulk("rerun", which, reason, cursor, dry_run=dry_run)
 
 
 def purge_many(
-    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Which]
+    *, dry_run: bool = False, reason: str | None = None, cursor: str | None = None, **which: Unpack[Meant]
 ) -> Plan[Bulk]:
     """Remove all ended orders that match and all that is known of them, up to 1,000; go on with `cursor=answer.next`.
     Never repeated by itself."""
     return _bulk("purge", which, reason, cursor, dry_run=dry_run)
 
 
-def _bulk(verb: str, which: Which, reason: str | None, cursor: str | None, *, dry_run: bool) -> Plan[Bulk]:
+def _bulk(verb: str, which: Meant, reason: str | None, cursor: str | None, *, dry_run: bool) -> Plan[Bulk]:
     states = which.get("state")
     only = {**which, **({"state": [states]} if isinstance(states, str) else {})}
     body = {"filter": only, "dry_run": dry_run, "reason": reason, **({"cursor": cursor} if cursor else {})}
