@@ -69,6 +69,13 @@ async def test_a_filter_is_told_what_was_probably_meant(home: House) -> None:
     )
 
 
+async def test_where_nothing_is_near_the_fields_of_that_level_are_named(home: House) -> None:
+    said = (await home.post("/work-orders", {"command": ["true"], "xyzzy": 1})).json()["detail"]
+    known = said.removeprefix("xyzzy: unknown field; known are ").split(", ")
+    assert {"command", "retry"} <= set(known)
+    assert not {"retries", "base_s"} & set(known), "these are in retry"
+
+
 async def test_a_value_that_is_near_nothing_is_not_repeated_because_it_may_be_a_secret(home: House) -> None:
     answer = await home.get("/work-orders?state=xyzzy-plugh")
     assert "xyzzy" not in answer.text

@@ -131,7 +131,7 @@ def _unknown_field(loc: Sequence[str], model: type[BaseModel] | None) -> str:
     paths = {field: f"{name}.{field}" for name, each in deeper.items() for field in each.model_fields}
     paths |= {name: name for name in model.model_fields}
     meant = nearest(loc[-1], paths)
-    hint = did_you_mean(loc[-1], paths) if meant is None else f"did you mean {paths[meant]}?"
+    hint = did_you_mean(loc[-1], model.model_fields) if meant is None else f"did you mean {paths[meant]}?"
     return f"unknown {'setting' if loc[:-1] == ['set'] else 'field'}; {hint}"
 
 
