@@ -251,6 +251,23 @@ def test_a_server_that_was_there_is_waited_for_and_one_that_never_was_is_not(nap
         client.wait("x")
 
 
+async def test_a_wait_keeps_its_time_also_while_the_server_is_away(
+    naps: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "monotonic", lambda: sum(naps))
+    now, later = (Played(ok(order_view(state="running")), LOST) for _ in range(2))
+    with now.client() as client, pytest.raises(TimeoutError, match="the server at http"):
+        client.wait("x", timeout=3)
+    assert sum(naps) == pytest.approx(3)
+    limits = [each.extensions["timeout"] for each in now.asked]
+    assert (limits[0], limits[-1]["read"]) == ({"connect": 3, "read": 3, "write": 3, "pool": 3}, 1)
+    naps.clear()
+    async with later.later() as other:
+        with pytest.raises(TimeoutError, match="the server at http"):
+            await other.wait("x", timeout=3)
+    assert sum(naps) == pytest.approx(3)
+
+
 def test_a_server_that_stays_away_is_given_up(naps: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(range(0, 10_000, 10))
     monkeypatch.setattr(time, "monotonic", lambda: float(next(clock)))

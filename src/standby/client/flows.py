@@ -62,15 +62,16 @@ def watch(order_id: str) -> Flow[Order]:
 
 def wait(order_id: str, timeout: float | None = None) -> Plan[Order]:
     """The order once it has ended; TimeoutError when that takes longer than `timeout` seconds."""
-    deadline, wait_s, patience = time.monotonic() + (timeout or 0), WAIT_FIRST_S, Patience()
+    until = None if timeout is None else time.monotonic() + timeout
+    wait_s, patience = WAIT_FIRST_S, Patience()
     while True:
-        order = yield from patient(get("work-orders", order_id), Order, patience)
+        order = yield from patient(get("work-orders", order_id), Order, patience, until)
         if order.ended:
             return order
-        left_s = deadline - time.monotonic()
-        if timeout is not None and left_s <= 0:
+        left_s = wait_s if until is None else until - time.monotonic()
+        if left_s <= 0:
             raise TimeoutError(f"order {order_id} is still {order.state} after {timeout:g} s")
-        yield Pause(wait_s if timeout is None else min(wait_s, left_s))
+        yield Pause(min(wait_s, left_s))
         wait_s = min(wait_s * 1.5, WAIT_MOST_S)
 
 

@@ -29,7 +29,8 @@ T = TypeVar("T")
 
 
 class Call(Struct, frozen=True, kw_only=True):
-    """A request. `safe` ones are repeated when the answer is lost; a `stream` is read line by line."""
+    """A request. `safe` ones are repeated when the answer is lost; a `stream` is read line by line; `within_s` is how
+    long its answer is worth waiting for."""
 
     method: str = "GET"
     path: str
@@ -38,6 +39,7 @@ class Call(Struct, frozen=True, kw_only=True):
     headers: Mapping[str, str] = {}
     safe: bool = False
     stream: bool = False
+    within_s: float | None = None
 
 
 class Pause(Struct, frozen=True):
@@ -177,15 +179,18 @@ class Patience:
             raise problem(said)
 
 
-def patient(call: Call, kind: type[T], patience: Patience) -> Plan[T]:
-    """The answer as a value, whenever it comes."""
+def patient(call: Call, kind: type[T], patience: Patience, until: float | None = None) -> Plan[T]:
+    """The answer as a value, whenever it comes; TimeoutError when there is none at a time."""
     while True:
-        said = yield call
+        said = yield call if until is None else replace(call, within_s=max(WAIT_MOST_S, until - time.monotonic()))
         if isinstance(said, Reply) and said.status < 400:
             patience.answered()
             return read(kind, said)
         patience.bear(said)
-        yield Pause(WAIT_MOST_S)
+        left_s = WAIT_MOST_S if until is None else until - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(str(problem(said)))
+        yield Pause(min(WAIT_MOST_S, left_s))
 
 
 def opened(call: Call, patience: Patience) -> Plan[bool]:

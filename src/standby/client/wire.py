@@ -8,8 +8,9 @@ import httpx2
 from standby.client.address import Address, is_local
 from standby.client.talk import Away, Call, Reply
 
-TIMEOUT: Final = httpx2.Timeout(30.0, connect=5.0)
-STREAM_TIMEOUT: Final = httpx2.Timeout(60.0, connect=5.0)
+ANSWER_S: Final = 30.0
+CONNECT_S: Final = 5.0
+STREAM_TIMEOUT: Final = httpx2.Timeout(60.0, connect=CONNECT_S)
 """A stream says something every 15 s at least."""
 
 
@@ -30,8 +31,14 @@ def request(http: httpx2.Client | httpx2.AsyncClient, call: Call) -> httpx2.Requ
         params=list(call.params),
         content=call.body,
         headers=dict(call.headers),
-        timeout=STREAM_TIMEOUT if call.stream else TIMEOUT,
+        timeout=STREAM_TIMEOUT if call.stream else _timeout(call.within_s),
     )
+
+
+def _timeout(within_s: float | None) -> httpx2.Timeout:
+    """How long each step of a request may take: as ever, or no longer than its answer is worth."""
+    within_s = ANSWER_S if within_s is None else within_s
+    return httpx2.Timeout(min(within_s, ANSWER_S), connect=min(within_s, CONNECT_S))
 
 
 def reply(response: httpx2.Response, body: bytes = b"") -> Reply:
