@@ -192,6 +192,19 @@ async def test_a_server_that_is_down_is_said_to_refuse_connections(naps: list[fl
                 await later.order("x")
 
 
+async def test_an_address_for_tls_where_none_is_spoken_is_said_so(naps: list[float]) -> None:
+    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(100)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(plain, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with AsyncClient(f"https://127.0.0.1:{port}", "k") as later:
+            with pytest.raises(ServerUnreachable, match=r"does not answer \(TLS: .*\)"):
+                await later.order("x")
+
+
 def test_what_is_no_answer_of_a_standby_server_is_said_so() -> None:
     with Played(httpx2.Response(200, text="<html>")).client() as client, pytest.raises(ServerRefused, match="Standby"):
         client.order("x")

@@ -1,6 +1,7 @@
 """What both clients share of HTTP: how they are set up, how a call becomes a request and a response a reply."""
 
 import os
+import ssl
 from typing import Any, Final
 
 import httpx2
@@ -70,6 +71,8 @@ def _how(error: BaseException) -> str:
     while cause is not None:
         # Several addresses of one name are tried at once when one awaits.
         for each in getattr(cause, "exceptions", (cause,)):
+            if isinstance(each, ssl.SSLError):  # its errno is none of the system's
+                return f"TLS: {getattr(each, 'verify_message', '') or str(each.reason).replace('_', ' ').lower()}"
             if isinstance(each, OSError) and each.errno:
                 return (os.strerror(each.errno) if each.errno > 0 else str(each.strerror)).lower()
         cause = cause.__cause__ or cause.__context__
