@@ -8,6 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 import httpx2
+import msgspec
 import pytest
 from cyclopts import App
 from rich.console import Console
@@ -16,8 +17,10 @@ from standby import __version__
 from standby.cli import table
 from standby.cli.follow import print_record
 from standby.cli.main import ORDERS, app
+from standby.cli.orders import event_line
+from standby.cli.talk import say
 from standby.client.address import find_address
-from standby.client.answers import LogEnd
+from standby.client.answers import Event, LogEnd
 from standby.client.errors import ServerUnreachable
 from tests.cli.conftest import Standby
 from tests.e2e.house import House, house
@@ -183,6 +186,21 @@ def test_a_table_keeps_ids_and_states_whole_and_each_row_on_one_line(
         assert line.startswith(f"{row['id']} waiting_retry many words ")
         assert line.endswith("…")
         assert len(line) <= width
+
+
+def test_what_somebody_wrote_gives_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    evil = "a\tb\x1b[2J\x1b]0;owned\x07\x9b31m\x7f ä"
+    table.print_table([{"text": evil}], {"WHAT": itemgetter("text")})
+    table.print_facts({"what": f"{evil}\nnext"})
+    view = {"seq": 1, "at": "2030-01-01T00:00:00Z", "kind": "order.failed", "subject": "x", "trigger": "look"}
+    event = {**view, "actor": "a", "data": {"run": {"reason": "exit", "error": f"{evil}\nnext"}}}
+    print(event_line(msgspec.convert(event, Event)))
+    say(evil)
+    told = capsys.readouterr()
+    shown = told.out + told.err
+    assert not set(shown) & set(map(chr, (*range(10), *range(11, 32), *range(127, 160))))
+    assert shown.count("a b�[2J�]0;owned��31m� ä") == 4
+    assert len(told.out.splitlines()) == 5, "a fact may have lines, an event is on one"
 
 
 def test_a_table_without_room_puts_the_words_below_their_row(

@@ -11,7 +11,7 @@ from standby.cli import bulk
 from standby.cli.follow import print_record, print_run, stay
 from standby.cli.submit import end_of
 from standby.cli.table import print_facts, print_table
-from standby.cli.talk import HERE, OK, OrderId, ServerNeed, ago, cut, find, length, print_json, say, shown, what
+from standby.cli.talk import HERE, OK, OrderId, ServerNeed, ago, cut, find, length, print_json, say, shown, tame, what
 from standby.client.answers import Event, Gate, Order, OrderPage, Run, Said, Why
 from standby.client.blocking import Client
 from standby.client.errors import ServerRefused
@@ -126,7 +126,7 @@ def _run_line(run: Run) -> str:
     code = None if run.exit_code is None else f"exit code {run.exit_code}"
     parts = ", ".join(part for part in (run.error_name or run.reason, code) if part)
     how = (f" ({parts})" if parts else "") + (f": {run.error}" if run.error else "")
-    return f"run {run.number}: {run.state} in {run.slot}{how}"
+    return tame(f"run {run.number}: {run.state} in {run.slot}{how}")
 
 
 def event_line(event: Event, *, subject: bool = True) -> str:
@@ -135,7 +135,8 @@ def event_line(event: Event, *, subject: bool = True) -> str:
     reason = note.get("reason") or ended.get("reason")
     said = [str(part) for part in (reason, ended.get("error"), note.get("said")) if part and part != event.to_state]
     about = f"  {event.subject}" if subject else ""
-    return f"{shown(event.at)}  {event.kind}{about}  by {event.actor}{': ' if said else ''}{': '.join(said)}"
+    words = " ".join(": ".join(said).splitlines())
+    return tame(f"{shown(event.at)}  {event.kind}{about}  by {event.actor}{': ' if words else ''}{words}")
 
 
 def _facts(order: Order) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from standby.cli.talk import tame
+
 PIPE_WIDTH: Final = 4_000
 SHRINKING: Final = frozenset({"WHAT", "NOTE", "ERROR", "VALUE", "WHERE", "SAYS"})
 """Columns that give way where a line is short; left out where they are empty."""
@@ -77,7 +79,7 @@ def _print_below(console: Console, cells: Mapping[str, Text]) -> None:
 
 def print_facts(facts: Mapping[str, Any]) -> None:
     """Names and values, one a line; what is null is left out."""
-    shown = [(name, str(value)) for name, value in facts.items() if value is not None]
+    shown = [(name, tame(str(value))) for name, value in facts.items() if value is not None]
     print_rows([(Text(name, style="dim"), Text(value, style=STYLES.get(value, ""))) for name, value in shown])
 
 
@@ -97,5 +99,5 @@ def _console() -> Console:
 
 
 def _cell(value: Any) -> Text:
-    text = "" if value is None else " ".join(str(value).splitlines())
+    text = "" if value is None else tame(" ".join(str(value).splitlines()))
     return Text(text, style=STYLES.get(text, ""))

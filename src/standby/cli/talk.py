@@ -29,6 +29,9 @@ INTERRUPTED: Final = 130
 
 ID_LENGTH: Final = 26
 
+UNSEEN: Final = dict.fromkeys((*range(32), *range(127, 160)), "\N{REPLACEMENT CHARACTER}") | {9: " ", 10: "\n"}
+"""What a terminal would obey and not show."""
+
 T = TypeVar("T")
 
 
@@ -88,9 +91,14 @@ def private_files() -> Iterator[None]:
         os.umask(before)
 
 
+def tame(text: str) -> str:
+    """A text that anybody may have written, without what a terminal obeys."""
+    return text.translate(UNSEEN)
+
+
 def say(text: str) -> None:
     """Words for the person, not for a pipe."""
-    print(text, file=sys.stderr, flush=True)
+    print(tame(text), file=sys.stderr, flush=True)
 
 
 def agreed(question: str) -> bool:
