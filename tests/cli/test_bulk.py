@@ -110,6 +110,21 @@ def test_orders_are_named_by_ids_or_by_a_filter_never_both_never_neither(standby
     assert bodies(server)[0]["filter"] == {"ids": ["a", "b"]}
 
 
+@pytest.mark.parametrize("verb", ["rerun", "purge"])
+def test_a_named_order_that_is_not_there_is_no_success(standby: Standby, play: Play, verb: str) -> None:
+    play(ok({**DONE, "matched": 1, "refused": 0, "done": 1, "orders": [{"id": "a" * 26, "became": "b"}]}))
+    said = standby("orders", verb, "a" * 26, "z" * 26)
+    assert (said.code, said.out) == (4, f"{'a' * 26} b\n")
+    assert f"there is no order {'z' * 26!r}; see: standby orders list" in said.err
+    assert standby("orders", verb, "a" * 26, "a" * 26).code == 0
+
+
+def test_an_order_named_by_the_beginning_of_its_id_is_there(standby: Standby, play: Play) -> None:
+    page = ok({"orders": [order_view(id="a" * 26)], "next": None})
+    play(page, page, ok({**DONE, "orders": [{"id": "a" * 26, "became": "b"}]}))
+    assert standby("orders", "rerun", "aa", "aaa").code == 0
+
+
 def test_one_order_is_repeated_as_a_new_one(standby: Standby, play: Play) -> None:
     old = "0" * 26
     server = play(ok(order_view(id="new", rerun_of=old), 201))

@@ -121,11 +121,13 @@ def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, serv
         raise Unusable("this may touch many orders: look with --dry-run first, then repeat with --yes")
 
     done: list[Bulk] = []
+    named: list[str] = []
 
     def do(client: Client) -> bool:
         act: Callable[..., Bulk] = getattr(client, f"{verb}_many")
         # What cannot be taken back wants whole ids.
-        meant = {"ids": [each if verb == "purge" else find(client, each) for each in ids]} if ids else which
+        named.extend(each if verb == "purge" else find(client, each) for each in ids)
+        meant = {"ids": named} if named else which
         if not sure and not _agreed(verb, _all([], act, dry_run=True, **meant)):
             return False
         _all(done, act, dry_run=how.dry_run, reason=how.reason, **meant)
@@ -140,7 +142,12 @@ def _act(verb: str, ids: Sequence[str], only: Only | None, how: How | None, serv
     if not agreed_to:
         say("nothing was done")
         return OK
-    return _told(verb, _whole(done), server, dry_run=how.dry_run)
+    code = _told(verb, _whole(done), server, dry_run=how.dry_run)
+    # A cancel also leaves out what has ended: nothing is wrong with that.
+    missing = set(named) - {each.id for page in done for each in page.orders} if verb != "cancel" else ()
+    for each in sorted(missing):
+        say(f"there is no order {each!r}; see: standby orders list")
+    return REFUSED if missing else code
 
 
 def _all(pages: list[Bulk], act: Callable[..., Bulk], **said: Any) -> list[Bulk]:
