@@ -1,8 +1,11 @@
 """What the command line does without a server, and how a server starts and stops."""
 
 import json
+import os
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from operator import itemgetter
 from pathlib import Path
@@ -57,6 +60,7 @@ from tests.e2e.house import House, house
         ("orders", "list", "--url", "http://127.0.0.1:1", "--key", "sb_é"),
         ("submit", "--url", "http://127.0.0.1:1", "--idempotency-key", "é", "--", "true"),
         ("db", "status", "--database", "postgresql://db:port/work"),
+        ("orders", "show", "\udcff"),
     ],
 )
 def test_what_was_not_meant_ends_with_2_in_words(standby: Standby, words: tuple[str, ...]) -> None:
@@ -186,6 +190,17 @@ def test_a_table_keeps_ids_and_states_whole_and_each_row_on_one_line(
         assert line.startswith(f"{row['id']} waiting_retry many words ")
         assert line.endswith("…")
         assert len(line) <= width
+
+
+@pytest.mark.parametrize("words", [("config", "check"), ("config", "check", "--json")])
+def test_what_the_terminal_cannot_show_ends_nothing(tmp_path: Path, words: tuple[str, ...]) -> None:
+    directory = tmp_path / "ä"
+    directory.mkdir()
+    env = {"PATH": os.environ["PATH"], "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "standby.cli.main", *words]
+    said = subprocess.run(command, cwd=directory, env=env, capture_output=True, check=False)
+    assert (said.returncode, b"Traceback" in said.stderr) == (0, False)
+    assert b"/?/.standby" in said.stdout
 
 
 def test_what_somebody_wrote_gives_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Final
 
 from cyclopts import App, CycloptsError
@@ -57,6 +58,8 @@ for _name, (_place, _help) in COMMANDS.items():
 
 def run(words: Sequence[str]) -> int:
     """Run one command line and return its exit code; expected errors are said in a line, never as a traceback."""
+    if wrong := [word for word in words if not _is_text(word)]:
+        return _fail(USAGE, f"{wrong[0]!a} is not text in UTF-8")
     if words and words[0] in ORDERS:
         return _fail(USAGE, f"there is no command {words[0]}; did you mean orders {words[0]}?")
     try:
@@ -82,6 +85,15 @@ def run(words: Sequence[str]) -> int:
         return INTERRUPTED
 
 
+def _is_text(word: str) -> bool:
+    """Whether a word of the command line can be sent: bytes that are no UTF-8 cannot."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def _refusal(error: ServerRefused) -> str:
     """What the server refused, with a hint for a command line where the server's own is for HTTP."""
     hint = HINTS.get(error.problem.get("code", ""))
@@ -96,6 +108,8 @@ def _fail(code: int, text: str) -> int:
 
 def main() -> None:
     """The entry point."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal without UTF-8 shows what it can
     sys.exit(run(sys.argv[1:]))
 
 
