@@ -6,8 +6,10 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
+from standby.api.app import WorkersOnly
 from standby.core import lifecycle, slots
 from standby.core.model import Reason, Slot, Trigger
 from standby.core.sighting import Exit
@@ -381,3 +383,12 @@ async def test_an_order_of_its_own_retry_policy_keeps_the_pools_names_of_errors(
         assert (kept["retry_errors"], kept["fatal_errors"]) == (["Busy"], ["Broken"])
         own = (await found.submit(retry={"fatal_errors": [], "retry_errors": ["Slow"]}))["retry"]
         assert (own["retry_errors"], own["fatal_errors"]) == (["Slow"], [])
+
+
+async def test_the_socket_of_workers_names_only_what_it_serves(home: Home) -> None:
+    transport = httpx2.ASGITransport(app=WorkersOnly(home.house.app))
+    async with httpx2.AsyncClient(transport=transport, base_url="http://standby") as http:
+        answer = await http.get("/api/v1/pools")
+    refused = answer.json()
+    assert (answer.status_code, refused["code"]) == (404, "no_such_worker_route")
+    assert "/api/v1/worker/" in refused["what_to_do"] and "worker-routes" not in refused["what_to_do"]

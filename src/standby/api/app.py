@@ -95,7 +95,9 @@ class WorkersOnly:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and not scope["path"].startswith(WORKER_PREFIX):
-            await problems.not_found("worker-route", scope["path"]).response()(scope, receive, send)
+            hint = f"only what is under {WORKER_PREFIX} is served here; ask for the rest where the server listens"
+            text = f"there is no worker route {scope['path'][:80]!r}"
+            await problems.Problem(404, "no_such_worker_route", text, hint).response()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
