@@ -210,6 +210,19 @@ def test_what_is_no_answer_of_a_standby_server_is_said_so() -> None:
         client.order("x")
 
 
+async def test_an_answer_that_sends_on_is_said_to(naps: list[float]) -> None:
+    moved = httpx2.Response(301, headers={"location": "https://standby.example/"})
+    words = r"the server answered 301 and sends on to https://standby\.example/; name the address that is meant"
+    with Played(moved).client() as client:
+        for ask in (lambda: client.order("x"), lambda: next(client.events(follow=True)), lambda: client.wait("x")):
+            with pytest.raises(ServerRefused, match=words):
+                ask()
+    async with Played(moved).later() as later:
+        with pytest.raises(ServerRefused, match=words):
+            await anext(later.follow("x", 1))
+    assert naps == []
+
+
 async def test_orders_are_read_page_by_page_with_every_filter() -> None:
     pages = [{"orders": [order_view(id=str(n))], "next": "c" if n < 2 else None} for n in range(3)]
     now, later = (Played(*(ok(page) for page in pages)) for _ in range(2))

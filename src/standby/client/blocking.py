@@ -33,7 +33,7 @@ class _Conversation:
                     self.close()
                     response = client._http.send(wire.request(client._http, step), stream=step.stream)
                     client._known = True
-                    if step.stream and not response.is_error:
+                    if step.stream and response.is_success:
                         self._stream, self._lines = response, _lines(response)
                         return wire.reply(response)
                     return wire.reply(response, response.read())

@@ -121,7 +121,7 @@ def reply_to(call: Call) -> Plan[Reply]:
     wait_s = WAIT_FIRST_S
     for left in reversed(range(TRIES if call.safe else 1)):
         said = yield call
-        if isinstance(said, Reply) and said.status < 400:
+        if isinstance(said, Reply) and said.status < 300:
             return said
         after_s = _retry_after_s(said)
         if left == 0 or not passes(said) or after_s > RETRY_AFTER_MOST_S:
@@ -145,6 +145,9 @@ def problem(said: Said) -> ServerRefused | ServerUnreachable:
     """The error that says what was answered, or that nothing was."""
     if not isinstance(said, Reply):
         return ServerUnreachable(said.error if isinstance(said, Away) else "the server does not answer")
+    if said.status < 400:
+        detail = f"the server answered {said.status} and sends on to {said.headers.get('location')}"
+        return ServerRefused(said.status, {"detail": detail, "what_to_do": "name the address that is meant"})
     try:
         found = msgspec.json.decode(said.body)
     except msgspec.DecodeError:
@@ -183,7 +186,7 @@ def patient(call: Call, kind: type[T], patience: Patience, until: float | None =
     """The answer as a value, whenever it comes; TimeoutError when there is none at a time."""
     while True:
         said = yield call if until is None else replace(call, within_s=max(WAIT_MOST_S, until - time.monotonic()))
-        if isinstance(said, Reply) and said.status < 400:
+        if isinstance(said, Reply) and said.status < 300:
             patience.answered()
             return read(kind, said)
         patience.bear(said)
@@ -196,7 +199,7 @@ def patient(call: Call, kind: type[T], patience: Patience, until: float | None =
 def opened(call: Call, patience: Patience) -> Plan[bool]:
     """Whether a stream is open now; a server that is away for a moment is borne with."""
     said = yield call
-    if isinstance(said, Reply) and said.status < 400:
+    if isinstance(said, Reply) and said.status < 300:
         patience.answered()
         return True
     patience.bear(said)
