@@ -73,6 +73,21 @@ class Page:
     def press(self, selector: str) -> None:
         self.run(f"document.querySelector({json.dumps(selector)}).click()")
 
+    def hold(self, selector: str) -> tuple[float, float]:
+        """The mouse button goes down on it, and stays so; returns where that is."""
+        where = f"document.querySelector({json.dumps(selector)})"
+        self.run(f"{where}.scrollIntoView({{block: 'center'}})")
+        x, y = self.run(f"(({{x, y}}) => [x + 5, y + 5])({where}.getBoundingClientRect())")
+        self._button("mousePressed", x, y)
+        return x, y
+
+    def let_go(self, x: float, y: float) -> None:
+        """The mouse button comes up there."""
+        self._button("mouseReleased", x, y)
+
+    def _button(self, what: str, x: float, y: float) -> None:
+        self._ask("Input.dispatchMouseEvent", {"type": what, "x": x, "y": y, "button": "left", "clickCount": 1})
+
     def text(self, selector: str = "body") -> str:
         """What a person can read there."""
         return str(self.run(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''"))

@@ -1,5 +1,6 @@
 """The page in a real browser, before a real server: what a person does and sees."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,12 @@ from .browser import Page, browser, find_browser
 
 ASKS = "document.querySelector('#key-form')?.hidden === false"
 ROWS = "[...document.querySelectorAll('#orders tr')].map(row => row.innerText)"
+COUNT_ANSWERS = """
+    answers = 0;
+    drawn = (frames) => new Promise((done) => requestAnimationFrame(() => done(frames < 2 || drawn(frames - 1))));
+    fetch = ((ask) => async (...all) => { const answer = await ask(...all); answers += 1; return answer; })(fetch);
+"""
+"""Counts what the page was answered, and waits for frames."""
 
 
 @pytest.fixture
@@ -65,6 +72,22 @@ def test_an_order_that_waits_says_why(page: Page, home: House) -> None:
     page.until("document.querySelector('#detail').innerText.includes('slot')", "it names the gate")
     assert waits in page.text("#detail")
     (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_a_click_counts_although_something_happens_while_the_button_is_down(page: Page, home: House) -> None:
+    order = home.submit("true")
+    home.ended(order)
+    enter(page, home)
+    link = f"#orders a[href*='{order}']"
+    page.until(f"document.querySelector({json.dumps(link)}) !== null", "it is listed")
+    page.until("document.querySelector('#connection').className === 'live'", "it is live")
+    page.run(COUNT_ANSWERS)
+    place = page.hold(link)
+    home.submit("true")
+    page.until("answers >= 5 && drawn(2)", "what happened was read, and there was time to draw it")
+    page.let_go(*place)
+    page.until(f"location.hash === '#order={order}'", "the order was opened")
+    page.until(f"{ROWS}.length === 2", "what happened meanwhile is shown")
 
 
 def test_how_right_the_estimates_were_is_shown_with_their_pool(page: Page, home: House) -> None:

@@ -2,7 +2,7 @@
 
 import { events, get, hasKey, post, takeKeyFromAddress, useKey } from "./api.js";
 import { Detail } from "./detail.js";
-import { ago, element, ending, lasts, what } from "./parts.js";
+import { ago, element, ending, lasts, released, what } from "./parts.js";
 import { holdsBack, projectCard, scheduleRow } from "./schedules.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
@@ -50,6 +50,7 @@ async function refresh() {
     const [pools, hosts, projects, schedules] = await Promise.all([
       get("/pools"), get("/hosts"), get("/projects"), get("/schedules"), readOrders(),
     ]);
+    await released();
     view.pools = pools.pools;
     view.hosts = hosts.hosts;
     view.projects = projects.projects.filter(holdsBack);
@@ -338,4 +339,4 @@ async function start() {
 
 takeKeyFromAddress();
 start();
-setInterval(drawOrders, 10000);
+setInterval(() => released().then(drawOrders), 10000);

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { Output } from "./output.js";
-import { element, ENDED, ending, lasts } from "./parts.js";
+import { element, ENDED, ending, lasts, released } from "./parts.js";
 
 const AGAIN_MS = 5000;
 const WORDS = {
@@ -99,6 +99,7 @@ export class Detail {
       this.say(error.message);
       return;
     }
+    await released();
     if (this.id !== id) return;
     this.drawHead(order);
     this.drawRuns(tried.runs);

@@ -8,7 +8,13 @@ const AGAIN_MS = 1000;
 
 export class Output {
   constructor() {
-    this.bar = element("p", { class: "bar", hidden: true });
+    // The buttons stay while lines come: one that is pressed must still be there when it is let go.
+    const button = (word, act) => element("button", { type: "button", onclick: act }, word);
+    this.range = element("span");
+    this.toFirst = button("From the beginning", () => this.read(0));
+    this.toNext = button("Next lines", () => this.read(this.next));
+    this.toNewest = button("Newest lines", () => this.follow(this.source.order, this.source.run));
+    this.bar = element("p", { class: "bar", hidden: true }, this.range, this.toFirst, this.toNext, this.toNewest);
     this.text = element("pre", { class: "log", tabindex: "0", "aria-label": "Output" });
     this.following = null;
     this.clear();
@@ -106,15 +112,10 @@ export class Output {
 
   drawBar(reading) {
     this.bar.hidden = this.first === null || (this.first === 0 && !reading);
-    if (this.bar.hidden) return;
-    const button = (word, act) => element("button", { type: "button", onclick: act }, word);
-    const { order, run } = this.source;
-    this.bar.replaceChildren(
-      `lines ${this.first + 1} to ${this.next}`,
-      reading && this.first === 0 ? "" : button("From the beginning", () => this.read(0)),
-      reading && this.standing ? button("Next lines", () => this.read(this.next)) : "",
-      reading ? button("Newest lines", () => this.follow(order, run)) : "",
-    );
+    this.range.textContent = `lines ${this.first + 1} to ${this.next}`;
+    this.toFirst.hidden = reading && this.first === 0;
+    this.toNext.hidden = !(reading && this.standing);
+    this.toNewest.hidden = !reading;
   }
 }
 

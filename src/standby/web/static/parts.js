@@ -35,3 +35,13 @@ export function ending({ reason, exit_code: code }) {
   const parts = [reason === "exit" && code !== null ? null : reason, code === null ? null : `exit code ${code}`];
   return parts.filter((part) => part !== null).join(", ");
 }
+
+// A click begins and ends on the same element: whoever draws one anew waits while a button is held down, but not for ever.
+const HELD_MS = 10000;
+let heldSince = null;
+addEventListener("pointerdown", () => { heldSince = Date.now(); }, true);
+for (const end of ["pointerup", "pointercancel"]) addEventListener(end, () => { heldSince = null; }, true);
+
+export async function released() {
+  while (heldSince !== null && Date.now() - heldSince < HELD_MS) await new Promise((wake) => setTimeout(wake, 50));
+}
