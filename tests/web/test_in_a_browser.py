@@ -46,12 +46,22 @@ def enter(page: Page, home: House, path: str = "") -> None:
     page.until("document.querySelector('#key-form').hidden", "the key was taken")
 
 
-def test_a_wrong_key_is_said_to_be_wrong(page: Page, home: House) -> None:
-    page.open(home.url)
+@pytest.mark.parametrize("path", ["", "/docs"])
+def test_a_wrong_key_is_said_to_be_wrong(page: Page, home: House, path: str) -> None:
+    page.open(home.url + path)
     page.until(ASKS, "it asks for a key")
     page.fill("#key-form input", "sb_wrong")
     page.press("#key-form button")
     page.until("document.querySelector('#key-form .error').innerText", "the error is shown")
+
+
+@pytest.mark.parametrize("path", ["", "/docs"])
+def test_a_link_with_the_key_is_followed_where_the_page_is_open_already(page: Page, home: House, path: str) -> None:
+    page.open(home.url + path)
+    page.until(ASKS, "it asks for a key")
+    page.open(f"{home.url}{path}#key={home.key}")
+    page.until("document.querySelector('#key-form').hidden", "the key was taken")
+    assert home.key not in page.run("location.href")
 
 
 def test_an_order_is_submitted_seen_running_to_its_end_and_read(page: Page, home: House) -> None:

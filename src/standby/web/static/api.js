@@ -16,22 +16,25 @@ export class Gone extends Error {
   }
 }
 
+// Whether there was one.
 export function takeKeyFromAddress() {
   const parts = new URLSearchParams(location.hash.slice(1));
   const key = parts.get("key");
-  if (key === null) return;
+  if (key === null) return false;
   sessionStorage.setItem("key", key);
   parts.delete("key");
   const rest = parts.toString();
   history.replaceState(null, "", location.pathname + location.search + (rest ? `#${rest}` : ""));
+  return true;
 }
 
 export function useKey(key) {
   sessionStorage.setItem("key", key.trim());
 }
 
-export function hasKey() {
-  return Boolean(sessionStorage.getItem("key"));
+// What to say where a key is asked for: the one there is was not taken.
+export function wrongKey() {
+  return sessionStorage.getItem("key") ? "This server does not know that key." : "";
 }
 
 function headers(more) {

@@ -1,6 +1,6 @@
 // The page: a live list of orders, the pools and hosts, a form. Everything is put in as text, never as markup.
 
-import { events, get, hasKey, post, takeKeyFromAddress, useKey } from "./api.js";
+import { events, get, post, takeKeyFromAddress, useKey, wrongKey } from "./api.js";
 import { Detail } from "./detail.js";
 import { ago, element, ending, lasts, released, what } from "./parts.js";
 import { holdsBack, projectCard, scheduleRow } from "./schedules.js";
@@ -105,7 +105,7 @@ async function listen() {
 
 function askForKey() {
   connection("needs a key");
-  by("key-form").querySelector(".error").textContent = hasKey() ? "This server does not know that key." : "";
+  by("key-form").querySelector(".error").textContent = wrongKey();
   by("key-form").hidden = false;
   by("key-form").elements.key.focus();
 }
@@ -320,7 +320,7 @@ by("key-form").addEventListener("submit", (event) => {
   useKey(by("key-form").elements.key.value);
   start();
 });
-window.addEventListener("hashchange", () => { takeKeyFromAddress(); showFromAddress(); });
+window.addEventListener("hashchange", () => { if (takeKeyFromAddress()) start(); else showFromAddress(); });
 document.addEventListener("visibilitychange", refreshSoon);
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "TEXTAREA", "SELECT"].includes(document.activeElement?.tagName);

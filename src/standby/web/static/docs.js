@@ -1,6 +1,6 @@
 // The API's own description (openapi.json) as a page: routes by part, then the shapes they speak of.
 
-import { get, takeKeyFromAddress, useKey } from "./api.js";
+import { get, takeKeyFromAddress, useKey, wrongKey } from "./api.js";
 import { element } from "./parts.js";
 
 const by = (id) => document.getElementById(id);
@@ -13,7 +13,7 @@ by("key-form").addEventListener("submit", (event) => {
   draw();
 });
 by("find").addEventListener("input", () => find(by("find").value.trim().toLowerCase()));
-addEventListener("hashchange", openTarget);
+addEventListener("hashchange", () => { if (takeKeyFromAddress()) draw(); else openTarget(); });
 addEventListener("keydown", (event) => {
   if (event.key !== "/" || event.target.matches("input")) return;
   event.preventDefault();
@@ -28,6 +28,7 @@ async function draw() {
   } catch (error) {
     const refused = error.status === 401;
     by("key-form").hidden = !refused;
+    by("key-form").querySelector(".error").textContent = wrongKey();
     by("about").textContent = refused ? "The API" : error.message;
     return;
   }
