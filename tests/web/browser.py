@@ -49,6 +49,11 @@ class Page:
     def open(self, url: str) -> None:
         self._ask("Page.navigate", {"url": url})
 
+    def width(self, pixels: int) -> None:
+        """As on a screen that is so wide."""
+        screen = {"width": pixels, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        self._ask("Emulation.setDeviceMetricsOverride", screen)
+
     def run(self, script: str) -> Any:
         """What an expression of the page is; raises what it raises."""
         answer = self._ask("Runtime.evaluate", {"expression": script, "returnByValue": True, "awaitPromise": True})

@@ -182,3 +182,18 @@ def test_a_schedule_is_listed_and_run_now(page: Page, home: House) -> None:
     page.until("document.querySelector('#schedule-rows a[href*=order]') !== null", "its last tick leads to the order")
     page.press("#schedules button[aria-label='pause schedule hello']")
     page.until("document.querySelector('#schedules').innerText.includes('paused by admin')", "it says who paused it")
+
+
+def test_on_a_small_screen_a_schedule_still_says_when_it_ticks_or_who_paused_it(page: Page, home: House) -> None:
+    order = {"command": ["backup", "--to=" + "x" * 500]}
+    for name in ("nightly", "paused"):
+        assert home.call("POST", "/schedules", {"name": name, "cron": "0 0 1 1 *", "order": order}).status_code == 201
+    home.call("POST", "/schedules/paused/pause", {"reason": "audit"})
+    page.width(800)
+    enter(page, home)
+    page.until("document.querySelectorAll('#schedule-rows tr').length === 2", "both are listed")
+    assert "paused by admin" in page.text("#schedules")
+    assert page.run("document.querySelector('#schedule-rows time') !== null")
+    assert page.run(
+        "document.querySelector('#schedules').scrollWidth <= document.querySelector('#schedules').clientWidth"
+    )

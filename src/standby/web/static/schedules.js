@@ -27,7 +27,7 @@ export function scheduleRow(schedule, act) {
     "tr", {},
     element("td", {}, element("b", {}, schedule.name)),
     element("td", {}, element("code", {}, schedule.cron), ` ${schedule.zone}`),
-    element("td", {}, what(schedule.order)),
+    element("td", { class: "what", title: what(schedule.order) }, what(schedule.order)),
     element("td", {}, open ? moment(schedule.next_at) : element("span", { class: "bad" }, because(schedule))),
     element("td", {}, last),
     element(
