@@ -197,3 +197,10 @@ def test_on_a_small_screen_a_schedule_still_says_when_it_ticks_or_who_paused_it(
     assert page.run(
         "document.querySelector('#schedules').scrollWidth <= document.querySelector('#schedules').clientWidth"
     )
+
+
+def test_nothing_is_said_of_orders_before_any_were_asked_for(page: Page, home: House) -> None:
+    page.open(home.url)
+    page.until(ASKS, "it asks for a key")
+    page.run("new Promise((seen) => { onhashchange = () => seen(); location.hash = 'elsewhere'; })")
+    assert "No orders here" not in page.text("#list")

@@ -13,7 +13,7 @@ const RETRY_MS = 3000;
 const NOT_THERE = "not connected: the server does not answer";
 
 const by = (id) => document.getElementById(id);
-const view = { state: null, orders: [], next: null, pages: 1, pools: [], hosts: [], projects: [], schedules: [] };
+const view = { state: null, orders: null, next: null, pages: 1, pools: [], hosts: [], projects: [], schedules: [] };
 
 function say(text) {
   by("message").textContent = text;
@@ -227,6 +227,7 @@ function hostCard(host) {
 }
 
 function drawOrders() {
+  if (view.orders === null) return;
   const rows = view.orders.map((order) => {
     const link = element("a", { href: `#order=${encodeURIComponent(order.id)}`, "aria-label": `order ${order.id}` }, what(order) || "(nothing)");
     const note = order.gate ? order.gate.text : order.reason ? ending(order) : "";
