@@ -12,12 +12,24 @@ from .browser import Page, browser, find_browser
 
 ASKS = "document.querySelector('#key-form')?.hidden === false"
 ROWS = "[...document.querySelectorAll('#orders tr')].map(row => row.innerText)"
-COUNT_ANSWERS = """
-    answers = 0;
+DRAWN = """
     drawn = (frames) => new Promise((done) => requestAnimationFrame(() => done(frames < 2 || drawn(frames - 1))));
-    fetch = ((ask) => async (...all) => { const answer = await ask(...all); answers += 1; return answer; })(fetch);
 """
-"""Counts what the page was answered, and waits for frames."""
+"""Waits for frames."""
+COUNT_ANSWERS = f"""{DRAWN}
+    answers = 0;
+    fetch = ((ask) => async (...all) => {{ const answer = await ask(...all); answers += 1; return answer; }})(fetch);
+"""
+"""Counts what the page was answered."""
+HOLD_ANSWERS = f"""{DRAWN}
+    held = [];
+    fetch = ((ask) => async (path, ...all) => {{
+      const answer = await ask(path, ...all);
+      if (path.endsWith("/work-orders?limit=50")) await new Promise((go) => held.push(go));
+      return answer;
+    }})(fetch);
+"""
+"""Keeps the answers with orders of all states until they are let go."""
 
 
 @pytest.fixture
@@ -204,3 +216,16 @@ def test_nothing_is_said_of_orders_before_any_were_asked_for(page: Page, home: H
     page.until(ASKS, "it asks for a key")
     page.run("new Promise((seen) => { onhashchange = () => seen(); location.hash = 'elsewhere'; })")
     assert "No orders here" not in page.text("#list")
+
+
+def test_a_late_answer_does_not_fill_the_list_with_orders_of_other_states(page: Page, home: House) -> None:
+    home.ended(home.submit("true"))
+    enter(page, home)
+    page.until(f"{ROWS}.length === 1", "it is listed")
+    page.run(HOLD_ANSWERS)
+    page.press("#chips .all")
+    page.until("held.length === 1", "all orders are asked for, and the answer is late")
+    page.press("#chips .failed")
+    page.until("!document.querySelector('#empty').hidden", "none failed")
+    page.run("held.forEach((go) => go()); drawn(5)")
+    assert page.run(ROWS) == []

@@ -41,16 +41,20 @@ async function readOrders() {
     next = answer.next;
     if (!next) break;
   }
-  view.orders = orders;
-  view.next = next;
+  return { orders, next };
 }
 
+// The list is drawn as it was asked for last: an answer that comes later to an older question counts no more.
+let asking = null;
 async function refresh() {
+  const turn = (asking = {});
   try {
-    const [pools, hosts, projects, schedules] = await Promise.all([
+    const [pools, hosts, projects, schedules, found] = await Promise.all([
       get("/pools"), get("/hosts"), get("/projects"), get("/schedules"), readOrders(),
     ]);
     await released();
+    if (turn !== asking) return true;
+    Object.assign(view, found);
     view.pools = pools.pools;
     view.hosts = hosts.hosts;
     view.projects = projects.projects.filter(holdsBack);
