@@ -229,3 +229,11 @@ def test_a_late_answer_does_not_fill_the_list_with_orders_of_other_states(page: 
     page.until("!document.querySelector('#empty').hidden", "none failed")
     page.run("held.forEach((go) => go()); drawn(5)")
     assert page.run(ROWS) == []
+
+
+def test_whoever_pauses_a_pool_by_keyboard_can_resume_it_by_the_same_key(page: Page, home: House) -> None:
+    enter(page, home)
+    page.until("document.querySelector('#places button') !== null", "there is a button")
+    page.run("document.querySelector('[aria-label=\"pause pool default\"]').focus(); document.activeElement.click()")
+    page.until("document.querySelector('[aria-label=\"resume pool default\"]') !== null", "it is paused")
+    assert page.run("document.activeElement.getAttribute('aria-label')") == "resume pool default"

@@ -258,11 +258,12 @@ function drawForm() {
 
 // Whoever moves by keyboard stays where they are when a part is drawn anew.
 function keepFocus(part, redraw) {
-  const active = part.contains(document.activeElement) ? document.activeElement : null;
-  const label = active && (active.getAttribute("aria-label") || active.className);
+  // What was paused has a button of another name in the same place.
+  const label = (each) => (each.getAttribute("aria-label") || each.className).replace(/^resume /, "pause ");
+  const active = part.contains(document.activeElement) ? label(document.activeElement) : null;
   redraw();
-  if (!label) return;
-  [...part.querySelectorAll("a, button")].find((each) => (each.getAttribute("aria-label") || each.className) === label)?.focus({ preventScroll: true });
+  if (!active) return;
+  [...part.querySelectorAll("a, button")].find((each) => label(each) === active)?.focus({ preventScroll: true });
 }
 
 // Doing
