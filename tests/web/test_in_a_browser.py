@@ -237,3 +237,19 @@ def test_whoever_pauses_a_pool_by_keyboard_can_resume_it_by_the_same_key(page: P
     page.run("document.querySelector('[aria-label=\"pause pool default\"]').focus(); document.activeElement.click()")
     page.until("document.querySelector('[aria-label=\"resume pool default\"]') !== null", "it is paused")
     assert page.run("document.activeElement.getAttribute('aria-label')") == "resume pool default"
+
+
+def test_the_end_of_a_log_that_still_grows_leads_back(page: Page, home: House) -> None:
+    order = home.submit(script="seq 5001; while [ ! -e ../../../go ]; do sleep 0.1; done")
+    enter(page, home, f"/#order={order}")
+    bar = "document.querySelector('#detail .bar')"
+    seen = [f"{bar}?.innerText.includes('lines {lines}')" for lines in ("2 to 5001", "1 to 4999", "5000 to 5001")]
+    page.until(seen[0], "the last lines are shown")
+    page.run(f"{bar}.querySelectorAll('button')[0].click()")
+    for number in (1, 2):
+        page.until(seen[number], "the next lines are shown")
+        page.run(f"[...{bar}.querySelectorAll('button')].find((each) => each.innerText === 'Next lines').click()")
+    page.until(f"{bar}.innerText.includes('no more lines')", "there are no more")
+    page.run(f"[...{bar}.querySelectorAll('button')].find((each) => each.innerText === 'Newest lines').click()")
+    page.until(seen[0], "the last lines are shown again")
+    (home.state / "hosts" / "local" / "go").touch()

@@ -111,8 +111,8 @@ export class Output {
   }
 
   drawBar(reading) {
-    this.bar.hidden = this.first === null || (this.first === 0 && !reading);
-    this.range.textContent = `lines ${this.first + 1} to ${this.next}`;
+    this.bar.hidden = !reading && !this.first;
+    this.range.textContent = this.first === null ? "no more lines" : `lines ${this.first + 1} to ${this.next}`;
     this.toFirst.hidden = reading && this.first === 0;
     this.toNext.hidden = !(reading && this.standing);
     this.toNewest.hidden = !reading;
