@@ -253,3 +253,10 @@ def test_the_end_of_a_log_that_still_grows_leads_back(page: Page, home: House) -
     page.run(f"[...{bar}.querySelectorAll('button')].find((each) => each.innerText === 'Newest lines').click()")
     page.until(seen[0], "the last lines are shown again")
     (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_a_run_that_wrote_nothing_is_said_to_have_written_nothing(page: Page, home: House) -> None:
+    order = home.submit("true")
+    home.ended(order)
+    enter(page, home, f"/#order={order}")
+    page.until("document.querySelector('#detail .log')?.innerText.includes('it wrote nothing')", "it says so")

@@ -47,6 +47,7 @@ export class Output {
       try {
         for await (const line of logLines(order, run, place, following.signal)) {
           if (line.end && !line.closed) this.add({ text: "(this may not be all: the output was not stored to its end)" });
+          if (line.end && line.closed && line.next === 0) this.add({ text: "it wrote nothing" });
           if (line.end) return;
           if (line.text !== undefined) place = `from=${line.line + 1}`;
           this.add(line);
