@@ -260,3 +260,11 @@ def test_a_run_that_wrote_nothing_is_said_to_have_written_nothing(page: Page, ho
     home.ended(order)
     enter(page, home, f"/#order={order}")
     page.until("document.querySelector('#detail .log')?.innerText.includes('it wrote nothing')", "it says so")
+
+
+def test_a_shape_is_shown_that_a_route_leads_to_although_others_are_looked_for(page: Page, home: House) -> None:
+    enter(page, home, "/docs")
+    page.until("document.querySelector('#routes details') !== null", "the routes are listed")
+    page.fill("#find", "/work-orders/bulk")
+    page.run("document.querySelector('#routes details:not([hidden]) a[href=\"#shape-BulkBody\"]').click()")
+    page.until("document.querySelector('#shape-BulkBody').checkVisibility()", "the shape is shown")

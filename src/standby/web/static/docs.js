@@ -196,6 +196,7 @@ function find(words) {
 function openTarget() {
   const target = location.hash.length > 1 && by(location.hash.slice(1));
   if (target && target.tagName === "DETAILS") {
+    target.hidden = false;
     target.open = true;
     target.scrollIntoView({ block: "nearest" });
   }
