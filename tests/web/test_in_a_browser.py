@@ -268,3 +268,14 @@ def test_a_shape_is_shown_that_a_route_leads_to_although_others_are_looked_for(p
     page.fill("#find", "/work-orders/bulk")
     page.run("document.querySelector('#routes details:not([hidden]) a[href=\"#shape-BulkBody\"]').click()")
     page.until("document.querySelector('#shape-BulkBody').checkVisibility()", "the shape is shown")
+
+
+@pytest.mark.parametrize("path", ["", "/docs"])
+def test_nothing_is_wider_than_a_small_screen(page: Page, tmp_path: Path, path: str) -> None:
+    page.width(380)
+    with house(tmp_path / "wide", toml=f"[pools.{'x' * 63}]\nslots_max = 1\n") as home:
+        home.start()
+        enter(page, home, path)
+        page.until("document.querySelector('#places article, #routes details') !== null", "it is drawn")
+        page.run("document.querySelector('#new')?.click()")
+        assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
