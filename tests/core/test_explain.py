@@ -134,7 +134,12 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
             {"pool": pool(**DRAINED, mode_reason="tests", mode_since=NOW - 3 * 86_400_000)},
         ),
         ("project default has 2 open runs and may have 2", order(), {"project_open": 2, "project_max": 2}),
-        ("all 1 slots of pool default are taken", order(), {"holders": HELD}),
+        ("the only slot of pool default is taken", order(), {"holders": HELD}),
+        (
+            "the only slot of pool default is in error",
+            order(),
+            {"slots": [slot(1, state=SlotState.ERROR)]},
+        ),
         (
             "all 2 slots of pool default are taken, 1 of them in error",
             order(),

@@ -43,7 +43,7 @@ def test_a_pool_at_its_running_limit_says_so_until_a_run_has_ended() -> None:
     held = {"slot-1": RUNS, "elsewhere": order(OrderState.RUNNING, pool="another")}
     shut = _house(settings={"running_max": 1}, holders=held)
     found = _gate(order(), shut)
-    assert (found.name, found.text) == (GateName.POOL_LIMIT, "pool default has 1 open runs and may have 1")
+    assert (found.name, found.text) == (GateName.POOL_LIMIT, "pool default has 1 open run and may have 1")
     assert list(found.holders) == [RUNS.id]
     assert _gate(order(), replace(shut, holders={})).name is GateName.TURN
 

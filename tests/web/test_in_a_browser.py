@@ -279,3 +279,16 @@ def test_nothing_is_wider_than_a_small_screen(page: Page, tmp_path: Path, path: 
         page.until("document.querySelector('#places article, #routes details') !== null", "it is drawn")
         page.run("document.querySelector('#new')?.click()")
         assert page.run("document.documentElement.scrollWidth <= document.documentElement.clientWidth")
+
+
+def test_one_is_not_told_as_many(page: Page, home: House) -> None:
+    home.call("PATCH", "/pools/default", {"set": {"running_max": 1, "starts_per_minute": 1}})
+    order = home.submit(script="while [ ! -e ../../../go ]; do sleep 0.1; done", retry={"retries": 1})
+    home.in_state(order, "running")
+    home.submit("true")
+    enter(page, home, f"/#order={order}")
+    limits = "at most 1 open run, at most 1 start a minute"
+    page.until(f"document.querySelector('#places').innerText.includes('{limits}')", "the limits are shown")
+    page.until("document.querySelector('#detail').innerText.includes('1, 1 retry left')", "so are the retries")
+    page.until(f"{ROWS}.some(row => row.includes('pool default has 1 open run and may have 1'))", "so is the gate")
+    (home.state / "hosts" / "local" / "go").touch()

@@ -287,6 +287,8 @@ def _full(house: House) -> Gate | None:
     errors = sum(slot.state is SlotState.ERROR for slot in house.slots)
     broken = f", {errors} of them in error" if errors else ""
     text = f"all {len(house.slots)} slots of pool {name} are taken{broken}"
+    if len(house.slots) == 1:
+        text = f"the only slot of pool {name} is {'in error' if errors else 'taken'}"
     return Gate(GateName.SLOTS, text, needed=1, free=0, holders=house.in_pool)
 
 

@@ -29,7 +29,7 @@ def _project_limit(order: Order, house: House) -> Gate | None:
         follows = f"raise it: standby projects set {order.project} running_max=N"
         text = f"project {order.project} may have no open runs"
         return Gate(GateName.PROJECT_LIMIT, text, follows=follows, needed=1, free=0, stuck=True)
-    text = f"project {order.project} has {house.project_open} open runs and may have {most}"
+    text = f"project {order.project} has {_counted(house.project_open, 'open run')} and may have {most}"
     return Gate(GateName.PROJECT_LIMIT, text, needed=1, free=0, holders=oldest(house.project_holders))
 
 
@@ -38,7 +38,7 @@ def _pool_limit(house: House) -> Gate | None:
     count = sum(holder.pool == pool.name for holder in house.holders.values())
     if most is None or count < most:
         return None
-    text = f"pool {pool.name} has {count} open runs and may have {most}{_set_by(pool, 'running_max')}"
+    text = f"pool {pool.name} has {_counted(count, 'open run')} and may have {most}{_set_by(pool, 'running_max')}"
     follows = f"raise it: standby pools set {pool.name} running_max=N" if most == 0 else None
     held = oldest(holder for holder in house.holders.values() if holder.pool == pool.name)
     return Gate(GateName.POOL_LIMIT, text, follows=follows, needed=1, free=0, holders=held, stuck=most == 0)
@@ -48,7 +48,7 @@ def _start_rate(house: House) -> Gate | None:
     pool, most = house.pool, house.pool.settings.starts_per_minute
     if most is None:
         return None
-    text = f"pool {pool.name} may begin {most} runs a minute{_set_by(pool, 'starts_per_minute')}"
+    text = f"pool {pool.name} may begin {_counted(most, 'run')} a minute{_set_by(pool, 'starts_per_minute')}"
     if most == 0:
         follows = f"raise it: standby pools set {pool.name} starts_per_minute=N"
         return Gate(GateName.START_RATE, text, follows=follows, stuck=True)
@@ -72,6 +72,11 @@ def concurrency_key(order: Order, contenders: Sequence[Order]) -> Gate | None:
 
 def _place(order: Order) -> tuple[float, str]:
     return (float("inf") if order.rank is None else order.rank), order.id
+
+
+def _counted(count: int, noun: str) -> str:
+    """So many of something, for people."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _set_by(pool: Pool, setting: str) -> str:

@@ -2,7 +2,7 @@
 
 import { events, get, post, takeKeyFromAddress, useKey, wrongKey } from "./api.js";
 import { Detail } from "./detail.js";
-import { ago, element, ending, lasts, released, what } from "./parts.js";
+import { ago, counted, element, ending, lasts, released, what } from "./parts.js";
 import { holdsBack, projectCard, scheduleRow } from "./schedules.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
@@ -163,23 +163,23 @@ function poolCard(pool) {
     try { await post(`/pools/${encodeURIComponent(pool.name)}/${verb}`, { reason: "asked on the page" }); await refresh(); }
     catch (error) { say(error.message); }
   };
-  const errors = pool.slots.error ? element("span", { class: "bad" }, `${pool.slots.error} slots in error`) : null;
+  const errors = pool.slots.error ? element("span", { class: "bad" }, `${counted(pool.slots.error, "slot")} in error`) : null;
   const coming = (pool.slots.creating || 0) + (pool.slots.cleaning || 0);
   const idle = pool.warmth ? `, ${pool.slots.idle || 0} idle${coming ? `, ${coming} being made` : ""}` : "";
   const reset = async () => {
     try { await post(`/pools/${encodeURIComponent(pool.name)}/reset-breaker`, { reason: "asked on the page" }); await refresh(); }
     catch (error) { say(error.message); }
   };
-  const limits = [["running_max", "open runs"], ["starts_per_minute", "starts a minute"], ["queue_max", "waiting"]]
+  const limits = [["running_max", "open run", "open runs"], ["starts_per_minute", "start a minute", "starts a minute"], ["queue_max", "waiting", "waiting"]]
     .filter(([name]) => pool.settings[name] !== null)
-    .map(([name, words]) => `at most ${pool.settings[name]} ${words}`)
+    .map(([name, one, more]) => `at most ${counted(pool.settings[name], one, more)}`)
     .join(", ");
   const broken = pool.broken_since
     ? [element("span", { class: "bad" }, `makes no slots since ${pool.failures} failed`),
        element("button", { type: "button", "aria-label": `reset the breaker of pool ${pool.name}`, onclick: reset }, "reset")]
     : [];
   const told = pool.estimates
-    ? element("small", { title: `waits estimated at submit, of the last ${pool.estimates.started} orders that started` },
+    ? element("small", { title: `waits estimated at submit, of the last ${counted(pool.estimates.started, "order")} that started` },
         `estimates off by ${lasts(pool.estimates.off_ms)}, ${Math.round(pool.estimates.held * 100)} % in range`)
     : null;
   const kinds = pool.lengths ? Object.entries(pool.lengths.usual_ms_by_label).map(([value, ms]) => `${value} ${lasts(ms)}`) : [];
@@ -189,7 +189,7 @@ function poolCard(pool) {
     : null;
   const above = pool.peaks && pool.peaks.above
     ? element("span", { class: "bad" },
-      `${pool.peaks.above} of the last ${pool.peaks.runs} runs took more memory than declared, up to ${pool.peaks.most_mb} MB`)
+      `${pool.peaks.above} of the last ${counted(pool.peaks.runs, "run")} took more memory than declared, up to ${pool.peaks.most_mb} MB`)
     : null;
   return element(
     "article", { class: open ? "" : "held" },

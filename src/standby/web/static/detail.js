@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { Output } from "./output.js";
-import { element, ENDED, ending, lasts, released } from "./parts.js";
+import { counted, element, ENDED, ending, lasts, released } from "./parts.js";
 
 const AGAIN_MS = 5000;
 const WORDS = {
@@ -183,7 +183,7 @@ export class Detail {
       "heard from its worker": worker.heartbeat_at,
       error: worker.error ? [worker.error.name, worker.error.text].filter(Boolean).join(": ") : null,
       result: worker.result === null || worker.result === undefined ? null : JSON.stringify(worker.result),
-      "runs so far": ENDED.has(order.state) ? order.attempt : `${order.attempt}, ${order.retries_left} retries left`,
+      "runs so far": ENDED.has(order.state) ? order.attempt : `${order.attempt}, ${counted(order.retries_left, "retry", "retries")} left`,
       "exit code": order.exit_code,
       reason: order.reason,
       slot: order.slot,

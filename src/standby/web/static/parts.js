@@ -30,6 +30,10 @@ export function lasts(ms) {
   return `${Math.floor(seconds / 86400)} d`;
 }
 
+export function counted(count, one, more = `${one}s`) {
+  return `${count} ${count === 1 ? one : more}`;
+}
+
 // How a run or an order ended: "start_failed, exit code 127".
 export function ending({ reason, exit_code: code }) {
   const parts = [reason === "exit" && code !== null ? null : reason, code === null ? null : `exit code ${code}`];
