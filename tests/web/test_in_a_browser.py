@@ -292,3 +292,10 @@ def test_one_is_not_told_as_many(page: Page, home: House) -> None:
     page.until("document.querySelector('#detail').innerText.includes('1, 1 retry left')", "so are the retries")
     page.until(f"{ROWS}.some(row => row.includes('pool default has 1 open run and may have 1'))", "so is the gate")
     (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_lengths_under_a_second_are_told_in_ms_as_by_the_command_line(page: Page, home: House) -> None:
+    page.open(home.url)
+    page.until(ASKS, "it asks for a key")
+    told = page.run("import('/static/parts.js').then(({lasts}) => [0, 0.4, 180, 999.6, 1000, 125000].map(lasts))")
+    assert told == ["0 s", "0 s", "180 ms", "999 ms", "1 s", "2 min"]

@@ -19,10 +19,11 @@ export function what(order) {
 }
 
 export function ago(time, now = Date.now()) {
-  return lasts(now - Date.parse(time));
+  return lasts(Math.round((now - Date.parse(time)) / 1000) * 1000);
 }
 
 export function lasts(ms) {
+  if (ms >= 1 && ms < 1000) return `${Math.floor(ms)} ms`;
   const seconds = Math.max(0, Math.round(ms / 1000));
   if (seconds < 60) return `${seconds} s`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min`;
