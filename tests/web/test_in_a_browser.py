@@ -299,3 +299,14 @@ def test_lengths_under_a_second_are_told_in_ms_as_by_the_command_line(page: Page
     page.until(ASKS, "it asks for a key")
     told = page.run("import('/static/parts.js').then(({lasts}) => [0, 0.4, 180, 999.6, 1000, 125000].map(lasts))")
     assert told == ["0 s", "0 s", "180 ms", "999 ms", "1 s", "2 min"]
+
+
+def test_how_long_something_lasts_is_told_anew_although_nothing_happens(page: Page, home: House) -> None:
+    home.ended(home.submit("true", project="night"))
+    home.call("POST", "/projects/night/pause", {"reason": "audit"})
+    home.submit("true", project="night")
+    enter(page, home)
+    said = "(selector) => document.querySelector(selector)?.innerText.match(/paused by admin for [0-9]+ s/)?.[0]"
+    for where in ("#places", "#orders"):
+        first = page.until(f"({said})('{where}')", "since when it is paused is said")
+        page.until(f"({said})('{where}') !== {json.dumps(first)}", "it is longer ago")

@@ -10,6 +10,7 @@ const PAGE = 50;
 const SETTLE_MS = 250;
 const POLL_MS = 2000;
 const RETRY_MS = 3000;
+const AGAIN_MS = 10000;
 const NOT_THERE = "not connected: the server does not answer";
 
 const by = (id) => document.getElementById(id);
@@ -345,4 +346,5 @@ async function start() {
 
 takeKeyFromAddress();
 start();
-setInterval(() => released().then(drawOrders), 10000);
+// How long something lasts changes although nothing happens.
+setInterval(() => { if (listening) refreshSoon(); }, AGAIN_MS);
