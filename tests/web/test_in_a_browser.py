@@ -310,3 +310,16 @@ def test_how_long_something_lasts_is_told_anew_although_nothing_happens(page: Pa
     for where in ("#places", "#orders"):
         first = page.until(f"({said})('{where}')", "since when it is paused is said")
         page.until(f"({said})('{where}') !== {json.dumps(first)}", "it is longer ago")
+
+
+def test_an_order_of_the_page_goes_to_the_default_pool_unless_another_is_chosen(page: Page, tmp_path: Path) -> None:
+    toml = "[pools.agents]\nslots_max = 1\n[pools.default]\nslots_max = 1\n"
+    with house(tmp_path / "two", toml=toml) as home:
+        home.start()
+        enter(page, home)
+        page.until("document.querySelectorAll('#places article').length === 3", "the pools are known")
+        page.press("#new")
+        page.fill("#form textarea", "true")
+        page.press("#form button")
+        page.until(f"{ROWS}.length === 1", "it was taken in")
+        assert home.get("/work-orders")["orders"][0]["pool"] == "default"

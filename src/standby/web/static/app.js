@@ -254,7 +254,8 @@ function drawForm() {
   const select = by("form").elements.pool;
   const names = view.pools.map((pool) => pool.name);
   if ([...select.options].map((option) => option.value).join() === names.join()) return;
-  select.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
+  const chosen = select.value || "default";
+  select.replaceChildren(...names.map((name) => element("option", { value: name, selected: name === chosen }, name)));
 }
 
 // Whoever moves by keyboard stays where they are when a part is drawn anew.
