@@ -323,3 +323,34 @@ def test_an_order_of_the_page_goes_to_the_default_pool_unless_another_is_chosen(
         page.press("#form button")
         page.until(f"{ROWS}.length === 1", "it was taken in")
         assert home.get("/work-orders")["orders"][0]["pool"] == "default"
+
+
+def test_what_is_selected_in_an_order_stays_so_while_others_come(page: Page, home: House) -> None:
+    order = home.submit("true")
+    home.ended(order)
+    enter(page, home, f"/#order={order}")
+    page.until("document.querySelector('#detail dd') !== null", "the order is shown")
+    for part in ("#detail .id", "#detail .timeline", "#detail dl"):
+        before = page.run(f"{ROWS}.length")
+        page.run(f"getSelection().selectAllChildren(document.querySelector('{part}'))")
+        selected = page.run("getSelection().toString()")
+        page.run(COUNT_ANSWERS)
+        home.ended(home.submit("true"))
+        page.until(f"{ROWS}.length > {before} && answers >= 8 && drawn(5)", "the list and the order were drawn anew")
+        assert selected
+        assert page.run("getSelection().toString()") == selected
+
+
+def test_who_holds_a_slot_keeps_the_focus_while_others_come(page: Page, home: House) -> None:
+    holder = home.submit(script="while [ ! -e ../../../go ]; do sleep 0.1; done")
+    home.in_state(holder, "running")
+    waiting = home.submit("true")
+    enter(page, home, f"/#order={waiting}")
+    link = f"document.querySelector('#detail .gate a[href*=\"{holder}\"]')"
+    page.until(f"{link} !== null", "who holds the slot is linked")
+    page.run(f"{link}.focus()")
+    page.run(COUNT_ANSWERS)
+    home.submit("true")
+    page.until(f"{ROWS}.length === 3 && answers >= 8 && drawn(5)", "the list and the order were drawn anew")
+    assert page.run(f"document.activeElement === {link}")
+    (home.state / "hosts" / "local" / "go").touch()

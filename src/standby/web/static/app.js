@@ -2,7 +2,7 @@
 
 import { events, get, post, takeKeyFromAddress, useKey, wrongKey } from "./api.js";
 import { Detail } from "./detail.js";
-import { ago, counted, element, ending, lasts, released, what } from "./parts.js";
+import { ago, counted, element, ending, keepFocus, lasts, released, what } from "./parts.js";
 import { holdsBack, projectCard, scheduleRow } from "./schedules.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
@@ -256,16 +256,6 @@ function drawForm() {
   if ([...select.options].map((option) => option.value).join() === names.join()) return;
   const chosen = select.value || "default";
   select.replaceChildren(...names.map((name) => element("option", { value: name, selected: name === chosen }, name)));
-}
-
-// Whoever moves by keyboard stays where they are when a part is drawn anew.
-function keepFocus(part, redraw) {
-  // What was paused has a button of another name in the same place.
-  const label = (each) => (each.getAttribute("aria-label") || each.className).replace(/^resume /, "pause ");
-  const active = part.contains(document.activeElement) ? label(document.activeElement) : null;
-  redraw();
-  if (!active) return;
-  [...part.querySelectorAll("a, button")].find((each) => label(each) === active)?.focus({ preventScroll: true });
 }
 
 // Doing

@@ -2,7 +2,7 @@
 
 import { get, post } from "./api.js";
 import { Output } from "./output.js";
-import { counted, element, ENDED, ending, lasts, released } from "./parts.js";
+import { counted, element, ENDED, ending, fill, lasts, released } from "./parts.js";
 
 const AGAIN_MS = 5000;
 const WORDS = {
@@ -117,7 +117,8 @@ export class Detail {
 
   drawRuns(runs) {
     const bad = runs.filter((run) => run.reason !== null || run.error !== null);
-    this.runs.replaceChildren(
+    fill(
+      this.runs,
       ...bad.map((run) => {
         const word = run.state === "ended" ? "ended" : `is ${run.state}`;
         return element("li", {}, `run ${run.number} ${word}: ${ending(run)}`, run.error ? `: ${run.error}` : "");
@@ -129,20 +130,19 @@ export class Detail {
     const ended = ENDED.has(order.state);
     const cancel = element("button", { type: "button", class: "danger", disabled: ended, onclick: () => this.cancel() }, "Cancel");
     const back = element("button", { type: "button", title: "Escape", onclick: this.close }, "Close");
-    const focused = this.head.contains(document.activeElement) ? document.activeElement.textContent : null;
-    this.head.replaceChildren(
+    fill(
+      this.head,
       element("span", { class: `chip ${order.state}` }, order.state.replace("_", " ")),
       element("code", { class: "id" }, order.id),
       cancel,
       back,
     );
-    if (focused) [...this.head.querySelectorAll("button")].find((each) => each.textContent === focused)?.focus({ preventScroll: true });
     this.gate.hidden = order.gate === null;
     if (order.gate) {
       const place = order.queue_position ? `Number ${order.queue_position} in its queue. ` : "";
       const holders = order.gate.holders.flatMap((id) => [" ", element("a", { href: `#order=${encodeURIComponent(id)}` }, id)]);
       const held = holders.length ? [" Held by:", ...holders, "."] : [];
-      this.gate.replaceChildren(`${place}It waits: ${order.gate.text}.`, ...held, ` ${starts(order)}`);
+      fill(this.gate, `${place}It waits: ${order.gate.text}.`, ...held, ` ${starts(order)}`);
     }
   }
 
@@ -173,7 +173,7 @@ export class Detail {
         element("small", {}, took),
       );
     });
-    this.timeline.replaceChildren(...rows);
+    fill(this.timeline, ...rows);
   }
 
   drawFacts(order) {
@@ -206,7 +206,8 @@ export class Detail {
       schedule: order.schedule ? `${order.schedule}, tick of ${order.tick_at}` : null,
     };
     const rows = Object.entries(facts).filter(([, value]) => value !== null && value !== undefined);
-    this.facts.replaceChildren(
+    fill(
+      this.facts,
       ...rows.flatMap(([name, value]) => [element("dt", {}, name), element("dd", {}, String(value))]),
     );
   }

@@ -41,6 +41,23 @@ export function ending({ reason, exit_code: code }) {
   return parts.filter((part) => part !== null).join(", ");
 }
 
+// Whoever moves by keyboard stays where they are when a part is drawn anew.
+export function keepFocus(part, redraw) {
+  // What was paused has a button of another name in the same place.
+  const label = (each) => (each.getAttribute("aria-label") || each.className || each.textContent).replace(/^resume /, "pause ");
+  const active = part.contains(document.activeElement) ? label(document.activeElement) : null;
+  redraw();
+  if (!active) return;
+  [...part.querySelectorAll("a, button")].find((each) => label(each) === active)?.focus({ preventScroll: true });
+}
+
+// What would look the same is left alone: whoever selected some of it can still copy that.
+export function fill(part, ...children) {
+  const made = part.cloneNode(false);
+  made.append(...children);
+  if (!made.isEqualNode(part)) keepFocus(part, () => part.replaceChildren(...made.childNodes));
+}
+
 // A click begins and ends on the same element: whoever draws one anew waits while a button is held down, but not for ever.
 const HELD_MS = 10000;
 let heldSince = null;
