@@ -150,6 +150,18 @@ def test_orders_are_listed_shown_read_and_cancelled(at_home: Standby) -> None:
     assert at_home("orders", "cancel", order_id).code == 0
 
 
+def test_a_run_is_not_listed_with_how_the_one_before_it_ended(at_home: Standby, home: House) -> None:
+    script = '[ "$STANDBY_ATTEMPT" != 1 ] || exit 66; exec sleep 60'
+    words = ("--retries", "1", "--retry-on", "exit", "--label", "test=again")
+    order_id = at_home("submit", *words, "--", "sh", "-c", script).out.strip()
+    until(lambda: home.order(order_id)["attempt"] == 2, "it runs again")
+    home.in_state(order_id, "running")
+    listed = at_home("orders", "list", "--label", "test=again").out
+    at_home("orders", "cancel", order_id)
+    assert "running" in listed
+    assert not re.search(r"exit 66$", listed, re.MULTILINE)
+
+
 def test_what_a_run_says_of_itself_is_shown(at_home: Standby) -> None:
     say = 'curl -s -H "Authorization: Bearer $STANDBY_RUN_TOKEN" -H "Content-Type: application/json"'
     error = '{"error":{"name":"OutOfDate","text":"it is too old"},"progress":0.5,"text":"half of it","result":[1]}'

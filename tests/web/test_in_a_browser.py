@@ -354,3 +354,19 @@ def test_who_holds_a_slot_keeps_the_focus_while_others_come(page: Page, home: Ho
     page.until(f"{ROWS}.length === 3 && answers >= 8 && drawn(5)", "the list and the order were drawn anew")
     assert page.run(f"document.activeElement === {link}")
     (home.state / "hosts" / "local" / "go").touch()
+
+
+def test_a_run_is_not_said_to_have_ended_as_the_one_before_it(page: Page, home: House) -> None:
+    script = '[ "$STANDBY_ATTEMPT" != 1 ] || exit 6; while [ ! -e ../../../go ]; do sleep 0.1; done; exit 7'
+    order = home.submit(script=script, retry={"retries": 1, "retry_on": ["exit"], "base_s": 0.1})
+    until(lambda: home.order(order)["attempt"] == 2, "it runs again")
+    home.in_state(order, "running")
+    enter(page, home, f"/#order={order}")
+    page.until(
+        "document.querySelector('#detail').innerText.includes('run 1 ended: exit code 6')", "how run 1 ended is said"
+    )
+    assert "exit code" not in page.text("#orders")
+    assert "exit code" not in page.text("#detail dl")
+    (home.state / "hosts" / "local" / "go").touch()
+    page.until(f"{ROWS}.some(row => row.includes('exit code 7'))", "how it ended is said")
+    page.until("document.querySelector('#detail dl').innerText.includes('exit code')", "also among the facts")

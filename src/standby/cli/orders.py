@@ -77,6 +77,8 @@ def _pages(client: Client, which: Which, limit: int, cursor: str | None) -> Orde
 def _note(order: Order) -> str | None:
     if order.gate:
         return order.gate.text
+    if not order.ended:
+        return None  # how the run before ended says nothing of this one
     code = None if order.exit_code is None else f"exit {order.exit_code}"
     if order.reason in (None, "exit"):
         return code if order.exit_code else None

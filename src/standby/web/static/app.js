@@ -2,7 +2,7 @@
 
 import { events, get, post, takeKeyFromAddress, useKey, wrongKey } from "./api.js";
 import { Detail } from "./detail.js";
-import { ago, counted, element, ending, keepFocus, lasts, released, what } from "./parts.js";
+import { ago, counted, element, ENDED, ending, keepFocus, lasts, released, what } from "./parts.js";
 import { holdsBack, projectCard, scheduleRow } from "./schedules.js";
 
 const STATES = ["pending", "preparing", "running", "stopping", "waiting_retry", "completed", "failed", "cancelled"];
@@ -235,7 +235,7 @@ function drawOrders() {
   if (view.orders === null) return;
   const rows = view.orders.map((order) => {
     const link = element("a", { href: `#order=${encodeURIComponent(order.id)}`, "aria-label": `order ${order.id}` }, what(order) || "(nothing)");
-    const note = order.gate ? order.gate.text : order.reason ? ending(order) : "";
+    const note = order.gate ? order.gate.text : ENDED.has(order.state) && order.reason ? ending(order) : "";
     return element(
       "tr", { class: order.id === detail.id ? "chosen" : "" },
       element("td", {}, element("span", { class: `chip ${order.state}` }, order.state.replace("_", " "))),

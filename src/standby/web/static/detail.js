@@ -178,14 +178,16 @@ export class Detail {
 
   drawFacts(order) {
     const worker = order.worker || {};
+    // Until it has ended these are of the run before.
+    const { reason, exit_code: code } = ENDED.has(order.state) ? order : {};
     const facts = {
       progress: [share(worker.progress), worker.text].filter(Boolean).join(": ") || null,
       "heard from its worker": worker.heartbeat_at,
       error: worker.error ? [worker.error.name, worker.error.text].filter(Boolean).join(": ") : null,
       result: worker.result === null || worker.result === undefined ? null : JSON.stringify(worker.result),
       "runs so far": ENDED.has(order.state) ? order.attempt : `${order.attempt}, ${counted(order.retries_left, "retry", "retries")} left`,
-      "exit code": order.exit_code,
-      reason: order.reason,
+      "exit code": code,
+      reason,
       slot: order.slot,
       "pool / project": `${order.pool} / ${order.project}`,
       what: order.command ? JSON.stringify(order.command) : order.script,
