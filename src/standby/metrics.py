@@ -107,6 +107,8 @@ class Metrics:
         self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
         self._pruned = {"orders": 0, "events": 0}
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
+        self._after: int | None = None
+        """The last event that was counted."""
 
     async def text(self, world: World) -> bytes:
         """Everything in the text format of Prometheus."""
@@ -165,14 +167,13 @@ class Metrics:
 
     async def follow(self, world: World, stopping: asyncio.Event) -> None:
         """Count events until the server stops; what cannot be read now is read later."""
-        after: int | None = None
         heard = asyncio.Event()
         end = world.store.listen(lambda _: heard.set())
         try:
             while not stopping.is_set():
                 heard.clear()
                 try:
-                    after = await world.store.last_seq() if after is None else await self._catch_up(world, after)
+                    await self._catch_up(world)
                 except StoreDown:
                     log.warning("metrics_wait", why="the store does not answer")
                     heard.set()
@@ -182,14 +183,17 @@ class Metrics:
         finally:
             end()
 
-    async def _catch_up(self, world: World, after: int) -> int:
+    async def _catch_up(self, world: World) -> None:
+        if self._after is None:
+            self._after = await world.store.last_seq()
+            return
         while True:
-            events = await world.store.events(after, BATCH)
+            events = await world.store.events(self._after, BATCH)
             for event in events:
                 await self._count(world, event)
-            after = events[-1].seq if events else after
+                self._after = event.seq  # one by one: the store may go away between two of them
             if len(events) < BATCH:
-                return after
+                return
 
     async def _count(self, world: World, event: Event) -> None:
         if event.kind in (EventKind.POOL_BACKPRESSURE, EventKind.PROJECT_BACKPRESSURE):
@@ -204,7 +208,7 @@ class Metrics:
             self.submitted.labels(seen.pool).inc()
         if event.kind in _QUEUED:
             # An order that waits for its time is not in the queue yet.
-            queued = event.kind is EventKind.ORDER_QUEUED or event.data.get("due_at") is None
+            queued = event.kind is EventKind.ORDER_QUEUED or event.data["order"].get("due_at") is None
             seen = replace(seen, queued_at=event.at if queued else None)
         elif event.kind is EventKind.ORDER_CLAIMED and seen.queued_at is not None:
             self.queue_wait.labels(seen.pool).observe((event.at - seen.queued_at) / 1000)
@@ -244,9 +248,9 @@ class Metrics:
     async def _remember(self, store: Store, event: Event) -> _Seen | None:
         """What is known of the event's order; one that was there before us is read once."""
         found = self._seen.get(event.subject)
-        if found is None and event.kind is EventKind.ORDER_SUBMITTED and isinstance(event.data.get("pool"), str):
-            found = _Seen(event.data["pool"])
-        if found is None:
+        if found is None and event.kind is EventKind.ORDER_SUBMITTED:
+            found = _Seen(event.data["order"]["pool"])
+        elif found is None:
             work = await store.order(event.subject)
             found = None if work is None else _Seen(work.order.pool)
         return found
