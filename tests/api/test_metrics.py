@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import httpx2
 import pytest
 
 from standby.store.contract import StoreDown
@@ -56,3 +57,27 @@ async def test_a_submit_is_counted_without_reading_its_order(home: House, monkey
     await home.submit()
     await until(lambda: numbers(home, 'standby_orders_submitted_total{pool="default"} 1.0'), "it is counted")
     assert asked == []
+
+
+async def test_scrapes_at_the_same_time_miss_nothing(home: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    await home.submit()
+    counts, leases = home.store.counts, home.store.leases
+    scrapes: list[asyncio.Task[httpx2.Response]] = []
+
+    async def slow() -> Any:
+        await asyncio.gather(*scrapes[:1])  # so slow that the first one is answered meanwhile
+        return await counts()
+
+    async def crossed() -> Any:
+        if len(scrapes) == 1:
+            monkeypatch.setattr(home.store, "counts", slow)
+            scrapes.append(asyncio.create_task(home.http.get("/metrics")))
+            for _ in range(100):
+                await asyncio.sleep(0)  # it gets as far as it can
+        return await leases()
+
+    monkeypatch.setattr(home.store, "leases", crossed)
+    scrapes.append(asyncio.create_task(home.http.get("/metrics")))
+    whole = 'standby_orders_unfinished{pool="default",state="pending"} 1.0\n'
+    for each in range(2):
+        assert whole in (await scrapes[each]).text

@@ -56,4 +56,6 @@ def _not_ready(detail: str, what_to_do: str) -> Problem:
 async def metrics(request: Request, world: WorldNeed) -> Response:
     """Numbers for Prometheus."""
     numbers: Metrics = request.app.state.metrics
-    return Response(await numbers.text(world), media_type=CONTENT_TYPE_LATEST)
+    # one at a time, because they are put into the same gauges: who asks meanwhile gets the same answer
+    text = await world.shared.ask("metrics", lambda: numbers.text(world))
+    return Response(text, media_type=CONTENT_TYPE_LATEST)
