@@ -1,9 +1,14 @@
 """Several instances on one PostgreSQL: one leads, another takes over, and nothing ever runs twice."""
 
+import asyncio
 import random
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import asyncpg
+
+from standby.store.postgres_session import WRITE_LOCK
 from tests.e2e.house import House, until
 from tests.e2e.test_kill import ORDERS, POOL, WORK, _lives
 
@@ -72,3 +77,33 @@ def test_a_leader_that_was_frozen_wakes_up_deposed_and_does_no_harm(tmp_path: Pa
         second.close()
         first.state = tmp_path / "shared"
         first.close()
+
+
+def test_a_server_that_stops_while_the_database_hangs_says_that_it_is_to_be_asked_again(
+    tmp_path: Path, postgres_url: str
+) -> None:
+    first, _ = _pair(tmp_path, postgres_url)
+    with asyncio.Runner() as runner, ThreadPoolExecutor() as pool:
+        try:
+            first.start()
+            first.ended(first.submit("true"))  # from now on it has nothing to write but what is asked
+            rival = runner.run(asyncpg.connect(postgres_url))
+            runner.run(rival.execute("select pg_advisory_lock($1)", WRITE_LOCK))
+            body = {"command": ["true"]}
+            asked = pool.submit(first.call, "POST", "/work-orders", body, Idempotency_Key="once")
+            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            until(lambda: runner.run(rival.fetchval(waits)) > 0, "the submit waits for the lock")
+            first.send(signal.SIGTERM)
+            answer = asked.result()
+            assert (answer.status_code, answer.json()["code"]) == (503, "stopping"), answer.text
+            assert answer.headers["Retry-After"] == "2"
+            runner.run(rival.close())
+            assert first.process is not None and first.process.wait(timeout=60) == 0
+            assert "Traceback" not in first.tail()
+            first.start()
+            again = first.call("POST", "/work-orders", body, Idempotency_Key="once").json()["id"]
+            assert first.ended(again)["state"] == "completed"
+            assert len(first.get("/work-orders")["orders"]) == 2
+        finally:
+            first.state = tmp_path / "shared"
+            first.close()

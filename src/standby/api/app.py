@@ -69,6 +69,7 @@ def create_app(world: World) -> FastAPI:
     app.include_router(pages.router)
     problems.install(app)
     app.add_middleware(KeyGate, world=world, keyring=app.state.keyring)
+    app.add_middleware(LastWord, stopping=app.state.stopping)
     app.add_middleware(SecurityHeaders)
     return app
 
@@ -100,6 +101,29 @@ class WorkersOnly:
             await problems.Problem(404, "no_such_worker_route", text, hint).response()(scope, receive, send)
         else:
             await self._app(scope, receive, send)
+
+
+class LastWord:
+    """Answers whoever is still waited for when a stopping server gives up: to be asked again, not a fault."""
+
+    def __init__(self, app: ASGIApp, stopping: asyncio.Event) -> None:
+        self._app, self._stopping = app, stopping
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def note(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, note)
+        except asyncio.CancelledError:
+            if not self._stopping.is_set() or scope["type"] != "http":
+                raise
+            if not begun:
+                await problems.stopping().response()(scope, receive, send)
 
 
 class SecurityHeaders:

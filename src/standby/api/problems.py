@@ -162,6 +162,13 @@ def store_down() -> Problem:
     )
 
 
+def stopping() -> Problem:
+    """503: the server stops, and waits for the answer no longer."""
+    text = "the server stopped before it had an answer; what was asked may have been done"
+    what_to_do = "ask again, with the same Idempotency-Key where there was one"
+    return Problem(503, "stopping", text, what_to_do, headers={"Retry-After": "2"})
+
+
 def install(app: FastAPI) -> None:
     """Answer every error as a problem."""
     app.add_exception_handler(Problem, _problem)

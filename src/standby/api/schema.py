@@ -239,7 +239,7 @@ def _refusal(status: int, shapes: Mapping[int, Json]) -> Json:
         422: "Something in the request cannot be used.",
         429: "Too many wait already; try again later.",
         500: "A fault in the server.",
-        503: "The database does not answer; try again.",
+        503: "The database does not answer, or the server stops; try again.",
     }
     content = {"application/problem+json": {"schema": shapes[id(ProblemView)]}}
     return {"description": words[status], "content": content}
