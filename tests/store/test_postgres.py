@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import socket
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
@@ -119,6 +120,18 @@ async def test_a_server_that_is_gone_is_store_down(url: str) -> None:
             await store.save([make.submit()])
     finally:
         await store.close()
+
+
+async def test_a_server_that_says_nothing_is_told_apart_from_one_that_is_not_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session, "CONNECT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
+        with pytest.raises(StoreDown, match=r"could not be reached: no answer within 0.1 s"):
+            await session.connect(url, session.READER)
+    with pytest.raises(StoreDown, match=r"could not be reached: \[Errno \d+\]"):
+        await session.connect(url, session.READER)
 
 
 async def test_a_session_that_sits_on_the_lock_is_ended_and_blocks_nobody_for_long(url: str) -> None:

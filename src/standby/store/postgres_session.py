@@ -67,7 +67,8 @@ async def connect(url: str, settings: Mapping[str, str]) -> Connection:
             max_cached_statement_lifetime=0,
         )
     except transient() as error:
-        raise StoreDown(f"PostgreSQL could not be reached: {error}") from error
+        why = str(error) or f"no answer within {CONNECT_S:g} s"  # a timeout has no words of its own
+        raise StoreDown(f"PostgreSQL could not be reached: {why}") from error
 
 
 def pool(url: str, settings: Mapping[str, str], most: int) -> Any:
