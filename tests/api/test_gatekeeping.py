@@ -12,7 +12,7 @@ import structlog
 
 from standby.api.auth import ensure_first_key, hashed
 from standby.core.model import OrderState
-from standby.store.contract import StoreDown
+from standby.store.contract import Key, StoreDown
 from standby.store.sqlite import SqliteStore
 from tests.api.house import TOKEN, House, house, until
 
@@ -102,6 +102,24 @@ async def test_a_first_key_whose_storing_was_interrupted_is_taken_up_again(tmp_p
     first = await ensure_first_key(lost, tmp_path, 1)
     assert await ensure_first_key(store, tmp_path, 2) == first
     await lost.close()
+    await store.close()
+
+
+async def test_of_servers_that_start_at_once_only_the_one_whose_key_counts_keeps_it(tmp_path: Path) -> None:
+    store, homes = SqliteStore.in_memory(), [tmp_path / name for name in ("one", "two", "three")]
+    for home in homes:
+        home.mkdir()
+
+    async def none_yet() -> list[Key]:
+        return []
+
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr(store, "keys", none_yet)  # all of them looked before the first one wrote
+        tokens = [await ensure_first_key(store, home, 1) for home in homes]
+    (key,) = await store.keys()
+    kept = {home.name: file.read_text().strip() for home in homes if (file := home / "admin.key").exists()}
+    assert [hashed(token) for token in kept.values()] == [key.hash]
+    assert [token for token in tokens if token is not None] == list(kept.values())
     await store.close()
 
 

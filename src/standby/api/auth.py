@@ -52,14 +52,18 @@ async def ensure_first_key(store: Store, state_dir: Path, now: int) -> str | Non
     if await store.keys():
         return None
     path = state_dir / KEY_FILE
-    token = _kept(path) or new_token()
+    kept = _kept(path)
+    token = kept or new_token()
     # The file comes first: killed in between, the next start takes the same key up again.
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(file, "w") as out:
         os.fchmod(out.fileno(), 0o600)
         out.write(token + "\n")
-    await store.add_key(new_key("admin", token, now))
-    return token
+    if await store.add_key(new_key("admin", token, now)):
+        return token
+    if kept is None:
+        path.unlink(missing_ok=True)  # another server was first: nobody will ever know this key
+    return None
 
 
 def _kept(path: Path) -> str | None:
