@@ -282,6 +282,18 @@ async def test_following_a_run_whose_platform_has_no_output_ends_after_its_end(h
     assert json.loads(record)["closed"] is False
 
 
+async def test_what_a_run_wrote_last_is_followed_although_it_was_quiet_for_long_before_its_end(home: House) -> None:
+    order_id = await _running(home)
+    following = asyncio.create_task(home.get(f"/work-orders/{order_id}/logs?follow=true"))
+    await _read_to_the_end(home)
+    home.clock.skipped_s += 6
+    await home.finish(order_id, Exit(code=0))
+    await _read_to_the_end(home)
+    await home.log(order_id, "done", closed=True)
+    records = [json.loads(line) for line in (await following).text.splitlines()]
+    assert [record.get("text", record.get("closed")) for record in records] == ["done", True]
+
+
 async def _read_to_the_end(home: House) -> None:
     """Let a stream of output look at the store as it is now."""
     tails, looks = home.store.log_tails, 0

@@ -24,7 +24,7 @@ PAGE_BYTES: Final = 1_048_576
 STREAM_BYTES: Final = 131_072
 """A stream takes whole pieces of about this size, so that no stored line is read twice."""
 QUIET_S: Final = 5.0
-"""A run that is over and whose log did not grow for so long has nobody to close it (a driver without output)."""
+"""A run that is over and whose log did not grow for so long since has nobody to close it (a driver without output)."""
 HEARTBEAT_S: Final = 15.0
 LINE_MAX: Final = 2**53
 EVENTS_MOST: Final = 10_000
@@ -88,7 +88,7 @@ async def read_logs(
     if tail is not None:
         from_line = max(from_line, await _lines_stored(world, f"{order_id}-{run or work.order.attempt}") - tail)
     if not follow:
-        return answer(await _page(world, _Place(order_id, run, from_line, limit), PAGE_BYTES))
+        return answer((await _page(world, _Place(order_id, run, from_line, limit), PAGE_BYTES))[0])
     kind = "text/event-stream" if sse else "application/x-ndjson"
     place = _Place(order_id, run, from_line, None)
     return StreamingResponse(_stream(world, place, stopping, sse=sse), media_type=kind)
@@ -112,8 +112,8 @@ async def _lines_stored(world: World, run_id: str) -> int:
     return 0 if found is None else found.next_line
 
 
-async def _page(world: World, place: _Place, most_bytes: int) -> LogView:
-    """Some lines of one run."""
+async def _page(world: World, place: _Place, most_bytes: int) -> tuple[LogView, Order]:
+    """Some lines of one run, and its order as it was before they were read."""
     work = await find(world, place.order_id)
     number = place.number or work.order.attempt
     run_id = f"{place.order_id}-{number}"
@@ -135,7 +135,7 @@ async def _page(world: World, place: _Place, most_bytes: int) -> LogView:
             lines.append(LineView(line=at, at=time(when), stream=stream, text=text))
             at += 1
     closed = tail.closed and at >= tail.next_line if tail is not None else await _silent(world, work.order, number)
-    return LogView(
+    view = LogView(
         order=place.order_id,
         run=number or None,
         from_line=place.line,
@@ -144,6 +144,7 @@ async def _page(world: World, place: _Place, most_bytes: int) -> LogView:
         closed=closed,
         lines=lines,
     )
+    return view, work.order
 
 
 async def _silent(world: World, order: Order, number: int) -> bool:
@@ -155,29 +156,27 @@ async def _silent(world: World, order: Order, number: int) -> bool:
     return any(SILENT.items() <= data.get("note", {}).items() for data in ends)
 
 
-async def _over(world: World, order_id: str, number: int | None) -> bool:
+def _over(order: Order, number: int | None) -> bool:
     """Whether the run has ended, so that its log grows no more once it is all stored."""
-    order = (await find(world, order_id)).order
     return order.state in ENDED or order.state is OrderState.WAITING_RETRY or (number or 0) < order.attempt
 
 
 async def _stream(world: World, place: _Place, stopping: asyncio.Event, *, sse: bool) -> AsyncIterator[bytes]:
     """Lines as they come; ends when the log is closed, the run is over and its log quiet, or the server stops."""
     number, line, now = place.number, place.line, world.clock.monotonic
-    moved = said = now()
+    said, quiet_since = now(), None
     while not stopping.is_set():
         try:
-            page = await _page(world, _Place(place.order_id, number, line, None), STREAM_BYTES)
-            number = number or page.run
-            quiet = not page.lines and now() - moved >= QUIET_S
-            over = page.closed or (quiet and await _over(world, place.order_id, number))
+            page, order = await _page(world, _Place(place.order_id, number, line, None), STREAM_BYTES)
         except (StoreDown, Problem):
             break
-        line = page.next
+        number, line = number or page.run, page.next
+        # counted from when it was seen over: what it wrote last may be stored after its end
+        quiet_since = None if page.lines or not _over(order, number) else quiet_since or now()
         if records := _records(page, sse=sse):
             yield records
-            moved = said = now()
-        if over:
+            said = now()
+        if page.closed or (quiet_since is not None and now() - quiet_since >= QUIET_S):
             yield _record({"end": True, "closed": page.closed, "run": number, "next": line}, sse=sse)
             break
         if page.lines:
