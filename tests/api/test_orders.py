@@ -277,7 +277,7 @@ async def test_following_a_run_whose_platform_has_no_output_ends_after_its_end(h
     following = asyncio.create_task(home.get(f"/work-orders/{order_id}/logs?follow=true"))
     await _read_to_the_end(home)
     assert not following.done()
-    home.clock.skipped_s += 5
+    await _leader_lives_on(home, 5)
     (record,) = (await following).text.splitlines()
     assert json.loads(record)["closed"] is False
 
@@ -292,6 +292,40 @@ async def test_what_a_run_wrote_last_is_followed_although_it_was_quiet_for_long_
     await home.log(order_id, "done", closed=True)
     records = [json.loads(line) for line in (await following).text.splitlines()]
     assert [record.get("text", record.get("closed")) for record in records] == ["done", True]
+
+
+async def test_output_that_a_dead_leader_left_behind_is_waited_for_until_the_next_one_had_time(home: House) -> None:
+    order_id = (await home.submit())["id"]
+    await home.walk(order_id, OrderState.COMPLETED)
+    following = asyncio.create_task(home.get(f"/work-orders/{order_id}/logs?follow=true"))
+    await _read_to_the_end(home)
+    home.clock.at += 10_000
+    home.clock.skipped_s += 10
+    await _read_to_the_end(home)
+    assert await home.store.take_lease("local", "next", 10_000) is not None
+    await home.store.renew_leases("next", ["local"], 10_000)
+    await _read_to_the_end(home)
+    await home.log(order_id, "left behind", closed=True)
+    records = [json.loads(line) for line in (await following).text.splitlines()]
+    assert [record.get("text", record.get("closed")) for record in records] == ["left behind", True]
+
+
+async def test_output_of_a_host_that_nobody_leads_any_more_is_not_waited_for_for_ever(home: House) -> None:
+    order_id = (await home.submit())["id"]
+    await home.walk(order_id, OrderState.COMPLETED)
+    following = asyncio.create_task(home.get(f"/work-orders/{order_id}/logs?follow=true"))
+    await _read_to_the_end(home)
+    home.clock.skipped_s += 14
+    await _read_to_the_end(home)
+    home.clock.skipped_s += 11  # two leases, and the time that a leader has
+    assert '"closed":false' in (await following).text
+
+
+async def _leader_lives_on(home: House, seconds: int) -> None:
+    """So much time passes, and the leader renews its lease."""
+    home.clock.at += seconds * 1_000
+    await home.store.renew_leases("leader", ["local"], 10_000)
+    home.clock.skipped_s += seconds
 
 
 async def _read_to_the_end(home: House) -> None:

@@ -16,7 +16,7 @@ from standby.api.orders import find
 from standby.api.problems import Problem, invalid
 from standby.api.views import Time, answer, time
 from standby.core.lifecycle import SILENT
-from standby.core.model import ENDED, OPEN, Order, OrderState
+from standby.core.model import ENDED, OPEN, Lease, Order, OrderState
 from standby.store.contract import StoreDown
 from standby.world import World
 
@@ -24,7 +24,8 @@ PAGE_BYTES: Final = 1_048_576
 STREAM_BYTES: Final = 131_072
 """A stream takes whole pieces of about this size, so that no stored line is read twice."""
 QUIET_S: Final = 5.0
-"""A run that is over and whose log did not grow for so long since has nobody to close it (a driver without output)."""
+"""A run that is over and whose log did not grow for so long since, while one server led its host, has nobody to close
+it (a driver without output)."""
 HEARTBEAT_S: Final = 15.0
 LINE_MAX: Final = 2**53
 EVENTS_MOST: Final = 10_000
@@ -161,22 +162,49 @@ def _over(order: Order, number: int | None) -> bool:
     return order.state in ENDED or order.state is OrderState.WAITING_RETRY or (number or 0) < order.attempt
 
 
+class _Quiet:
+    """The time since a run was seen over in which its log did not grow, and who could have stored more of it."""
+
+    def __init__(self, world: World, pool: str) -> None:
+        self._world, self._pool = world, pool
+        self._began = self._led_since = world.clock.monotonic()
+        self._leader: Lease | None = None
+
+    async def lasted(self) -> bool:
+        """Whether a living leader had the time to store more; or whether none came, two leases long."""
+        now, lease_s = self._world.clock.monotonic(), self._world.config.lease_ms / 1000
+        if self._leader is not None and now - self._led_since < QUIET_S:
+            return False
+        was, self._leader = self._leader, await self._lease()
+        if now - self._began >= QUIET_S + 2 * lease_s:
+            return True
+        if was is None or self._leader is None or self._leader.epoch != was.epoch:
+            self._led_since = now
+            return False
+        return self._leader.renewed_at > was.renewed_at
+
+    async def _lease(self) -> Lease | None:
+        pool, leases = await self._world.store.pool(self._pool), await self._world.store.leases()
+        return next((lease for lease in leases if pool is not None and lease.host == pool.host), None)
+
+
 async def _stream(world: World, place: _Place, stopping: asyncio.Event, *, sse: bool) -> AsyncIterator[bytes]:
     """Lines as they come; ends when the log is closed, the run is over and its log quiet, or the server stops."""
     number, line, now = place.number, place.line, world.clock.monotonic
-    said, quiet_since = now(), None
+    said, quiet = now(), None
     while not stopping.is_set():
         try:
             page, order = await _page(world, _Place(place.order_id, number, line, None), STREAM_BYTES)
+            number, line = number or page.run, page.next
+            # counted from when it was seen over: what it wrote last may be stored after its end
+            quiet = None if page.lines or not _over(order, number) else quiet or _Quiet(world, order.pool)
+            over = page.closed or (quiet is not None and await quiet.lasted())
         except (StoreDown, Problem):
             break
-        number, line = number or page.run, page.next
-        # counted from when it was seen over: what it wrote last may be stored after its end
-        quiet_since = None if page.lines or not _over(order, number) else quiet_since or now()
         if records := _records(page, sse=sse):
             yield records
             said = now()
-        if page.closed or (quiet_since is not None and now() - quiet_since >= QUIET_S):
+        if over:
             yield _record({"end": True, "closed": page.closed, "run": number, "next": line}, sse=sse)
             break
         if page.lines:
