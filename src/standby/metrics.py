@@ -78,7 +78,7 @@ class Metrics:
         self.orders = Gauge("standby_orders_unfinished", "Unfinished orders.", ["pool", "state"], registry=to)
         self.slots = Gauge("standby_slots", "Slots by state.", ["pool", "state"], registry=to)
         self.leases = Gauge("standby_host_led", "1 when some server leads the host.", ["host"], registry=to)
-        self.epochs = Gauge("standby_host_epoch", "How often leadership of the host was taken.", ["host"], registry=to)
+        self.epochs = Gauge("standby_host_epoch", "Grows when leadership of the host is taken.", ["host"], registry=to)
         self.starts = Gauge("standby_starts_in_flight", "Platform starts in flight.", ["host"], registry=to)
         self.starts_max = Gauge("standby_starts_max", "Platform starts allowed at once.", ["host"], registry=to)
         self.held = Gauge("standby_starts_waiting", "Orders that wait for nothing but a start.", ["host"], registry=to)
@@ -122,9 +122,11 @@ class Metrics:
         for (pool, word), count in words.items():
             self.slots.labels(pool, str(word)).set(count)
         now = world.clock.now()
-        for lease in await store.leases():
-            self.leases.labels(lease.host).set(1 if lease.until > now else 0)
-            self.epochs.labels(lease.host).set(lease.epoch)
+        leases = {lease.host: lease for lease in await store.leases()}
+        for host in await store.hosts():
+            lease = leases.get(host.name)
+            self.leases.labels(host.name).set(1 if lease is not None and lease.until > now else 0)
+            self.epochs.labels(host.name).set(0 if lease is None else lease.epoch)
         await self._read_starts(world)
         await self._read_pressure(world)
         history = await store.history()

@@ -81,3 +81,16 @@ async def test_scrapes_at_the_same_time_miss_nothing(home: House, monkeypatch: p
     whole = 'standby_orders_unfinished{pool="default",state="pending"} 1.0\n'
     for each in range(2):
         assert whole in (await scrapes[each]).text
+
+
+async def test_every_host_says_whether_it_is_led_and_nothing_else_does(home: House) -> None:
+    await home.store.take_lease("*", "leader", 10_000)  # of the steps that belong to no host
+    text = (await home.http.get("/metrics")).text
+    assert _led(text) == ['standby_host_led{host="local"} 0.0'], "nobody ever led it"
+    await home.lead()
+    text = (await home.http.get("/metrics")).text
+    assert _led(text) == ['standby_host_led{host="local"} 1.0']
+
+
+def _led(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("standby_host_led{")]
