@@ -36,7 +36,7 @@ class Unfailing(io.StringIO):
             self._out.flush()
 
 
-def set_up(instance: str, *, out: TextIO | None = None, level: int = logging.INFO) -> None:
+def set_up(instance: str, *, out: TextIO | None = None) -> None:
     """Log to stderr with the instance's name in every record; uvicorn's own errors go the same way."""
     stream = sys.stderr if out is None else out
     shared: list[Any] = [
@@ -52,7 +52,7 @@ def set_up(instance: str, *, out: TextIO | None = None, level: int = logging.INF
     plain = [] if on_terminal else [structlog.processors.format_exc_info]
     structlog.configure(
         processors=[*shared, *plain, last],
-        wrapper_class=structlog.make_filtering_bound_logger(level),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(Unfailing(stream)),
         cache_logger_on_first_use=False,
     )

@@ -86,7 +86,7 @@ def test_ticks_that_were_missed_are_counted_by_the_clocks_of_the_schedules_zone(
 def test_ticks_come_by_the_clocks_of_the_schedules_zone() -> None:
     noon = schedule(cron="0 12 * * *", next_at=START - 345 * MINUTE)
     expected, nepal = START + (24 * 60 - 345) * MINUTE, ZoneInfo("Asia/Kathmandu")
-    assert ticks.next_tick(noon, nepal, START) == ticks.due(noon, nepal, START).next_at == expected
+    assert ticks.due(noon, nepal, START).next_at == expected
 
 
 def test_a_schedule_whose_last_tick_this_was_has_no_next_one() -> None:
@@ -108,11 +108,6 @@ def test_with_all_every_tick_is_made_once_in_its_order(text: str, late_ms: int) 
         row = after
     expected = [first, *(tick for tick in cron.preview(cron.parse(text), UTC, first, 96) if tick <= now)]
     assert made == expected
-
-
-def test_a_paused_schedule_has_no_next_tick() -> None:
-    assert ticks.next_tick(schedule(), UTC, START) == START + MINUTE
-    assert ticks.next_tick(schedule(mode=Mode.PAUSED), UTC, START) is None
 
 
 ADA = cause(Trigger.REQUEST, id="change-7", actor="ada", lease=("*schedules", 9))

@@ -8,16 +8,7 @@ from msgspec import Struct
 from standby.api.views import Seconds, Time, seconds, time, view_of
 from standby.core.explain import Start
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.model import (
-    Host,
-    Lease,
-    Level,
-    Mode,
-    Order,
-    Slot,
-    run_id,
-    slot_word,
-)
+from standby.core.model import Host, Lease, Level, Mode, Order, Slot, run_id, slot_word
 from standby.core.pressure import STALE_MS
 from standby.core.sighting import Pressure, Reading
 from standby.starts import Floor

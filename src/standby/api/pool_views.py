@@ -6,16 +6,7 @@ from msgspec import Struct
 
 from standby.api.place_views import ModeView
 from standby.api.views import Seconds, Time, length, shown_time, view_of
-from standby.core.model import (
-    OPEN,
-    Json,
-    OrderState,
-    Override,
-    Pool,
-    Reason,
-    Reset,
-    Warmth,
-)
+from standby.core.model import OPEN, Json, OrderState, Override, Pool, Reason, Reset, Warmth
 from standby.core.outlook import NOTHING, Took
 from standby.estimates import Record
 from standby.store.contract import Peaks

@@ -12,17 +12,7 @@ from standby import zones
 from standby.api.intake import Intake, Wish
 from standby.api.needs import ActorNeed, WorldNeed
 from standby.api.problems import Problem, invalid, not_found
-from standby.api.views import (
-    RetryView,
-    Seconds,
-    Time,
-    answer,
-    order_view,
-    retry_view,
-    tagged,
-    time,
-    view_of,
-)
+from standby.api.views import RetryView, Seconds, Time, answer, order_view, retry_view, tagged, time, view_of
 from standby.api.wire import PatchScheduleBody, ReasonBody, ScheduleBody, SubmitBody, parse, scheduled_payload
 from standby.core import cron, ticks
 from standby.core.errors import Refused

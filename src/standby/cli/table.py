@@ -12,7 +12,7 @@ from rich.text import Text
 from standby.cli.talk import tame
 
 PIPE_WIDTH: Final = 4_000
-SHRINKING: Final = frozenset({"WHAT", "NOTE", "ERROR", "VALUE", "WHERE", "SAYS"})
+SHRINKING: Final = frozenset({"WHAT", "NOTE", "ERROR", "VALUE", "WHERE"})
 """Columns that give way where a line is short; left out where they are empty."""
 SHRUNK_LEAST: Final = 6
 STYLES: Final = {

@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-import structlog
-
 from standby.control.act import Hands, Made
 from standby.control.book import Book
 from standby.control.captions import Captions
@@ -19,8 +17,6 @@ from standby.core.model import Change, EventKind, SlotState, Trigger
 from standby.core.sighting import Place
 from standby.drivers.contract import Caption, Driver, Images, Places
 from standby.world import World
-
-log = structlog.get_logger()
 
 SWEEP_S: Final = 15.0
 """How often a platform is asked for all its places."""

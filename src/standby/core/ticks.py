@@ -67,11 +67,6 @@ def _passed(expression: cron.Cron, zone: Zone, first: int, now: int) -> tuple[Se
     return tail[-ALL_MOST:], COUNTED_MOST
 
 
-def next_tick(schedule: Schedule, zone: Zone, now: int) -> int | None:
-    """When it ticks next, as it is now: never while it is paused."""
-    return None if schedule.mode is not Mode.OPEN else cron.tick_after(cron.parse(schedule.cron), zone, now)
-
-
 def add(cause: Cause, schedule: Schedule, sealed_env: bytes | None) -> Change:
     """nothing -> a schedule."""
     return change(cause, K.SCHEDULE_ADDED, None, schedule=schedule, sealed_env=sealed_env)

@@ -108,9 +108,7 @@ class Yard:
                 asked_at=now,
             )
 
-    async def pull(
-        self, image: str, now: Callable[[], int], pause: Callable[[], Awaitable[None]]
-    ) -> AsyncIterator[str]:
+    async def pull(self, image: str, now: Callable[[], int], pause: Pause) -> AsyncIterator[str]:
         """Get an image: it is there when its time is over, counted by the passed clock."""
         self.pulls.append(image)
         self.pulling[image] = begun = now()

@@ -2,7 +2,7 @@
 
 import fcntl
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,8 @@ POSTGRES: Final = ("postgresql://", "postgres://")
 
 
 @asynccontextmanager
-async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] | None = None) -> AsyncIterator[Store]:
-    """The store of a server, closed at the end. `clock` is SQLite's; PostgreSQL has its own. An engine that is not used
-    is not loaded."""
+async def open_store(url: str, *, hints: bool = True) -> AsyncIterator[Store]:
+    """The store of a server, closed at the end. An engine that is not used is not loaded."""
     if url.startswith(POSTGRES):
         from standby.store.postgres import PostgresStore  # asyncpg is an extra
 
@@ -28,11 +27,11 @@ async def open_store(url: str, *, hints: bool = True, clock: Callable[[], int] |
         finally:
             await remote.close()
         return
-    from standby.store.sqlite import SqliteStore, clock_ms
+    from standby.store.sqlite import SqliteStore
 
     path = sqlite_path(url)
     with only_server(path):
-        local = SqliteStore.open(path, clock=clock or clock_ms, hints=hints)
+        local = SqliteStore.open(path, hints=hints)
         try:
             await local.void_leases()
             yield local
