@@ -103,7 +103,7 @@ class Rows(Beside, total=False):
     tick: Tick | None
 
 
-def change(cause: Cause, kind: EventKind, guards: Guards | None, **rows: Unpack[Rows]) -> Change:
+def change(cause: Cause, kind: EventKind, *, guards: Guards | None = None, **rows: Unpack[Rows]) -> Change:
     """A change with its cause; a leader's is always guarded by its lease."""
     return Change(
         id=cause.id,
@@ -248,7 +248,7 @@ def cancel(cause: Cause, order: Order, spec: Spec) -> Change | None:
 def purge(cause: Cause, order: Order, said: str | None) -> Change:
     """An ended order -> gone: removed with everything of it; this event is what stays."""
     check_move(ORDER_MOVES, K.ORDER_PURGED, "order", order.id, order.state, None)
-    return change(cause, K.ORDER_PURGED, None, order_was=order, note={"said": said} if said else {})
+    return change(cause, K.ORDER_PURGED, order_was=order, note={"said": said} if said else {})
 
 
 def expire(cause: Cause, order: Order) -> Change:

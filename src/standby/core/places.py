@@ -82,7 +82,7 @@ def override_pool(
     """Set some settings over the configuration, give others (null) back to it; null when nothing changes."""
     overrides = overridden(pool.overrides, wanted)
     after = _made_of(replace(pool, overrides=overrides), overlaid(configured, overrides))
-    return None if after == pool else change(cause, K.POOL_OVERRIDDEN, None, pool_was=pool, pool=after)
+    return None if after == pool else change(cause, K.POOL_OVERRIDDEN, pool_was=pool, pool=after)
 
 
 def apply_pool(cause: Cause, was: Pool | None, name: str, host: str, settings: PoolSettings) -> Change | None:
@@ -92,7 +92,7 @@ def apply_pool(cause: Cause, was: Pool | None, name: str, host: str, settings: P
         after = Pool(name=name, host=host, settings=settings, mode_since=cause.at, blocked_since=cause.at)
     else:
         after = _made_of(replace(was, host=host), overlaid(settings, was.overrides))
-    return None if after == was else change(cause, K.POOL_APPLIED, None, pool_was=was, pool=after)
+    return None if after == was else change(cause, K.POOL_APPLIED, pool_was=was, pool=after)
 
 
 def _made_of(pool: Pool, settings: PoolSettings) -> Pool:
@@ -109,7 +109,7 @@ def count_failures(cause: Cause, pool: Pool, count: int, message: str) -> Change
     breaks = failures >= BREAKS_AFTER and (pool.broken_at is None or may_try(pool, cause.at))
     after = replace(pool, failures=failures, broken_at=cause.at if breaks else pool.broken_at)
     kind = K.POOL_BROKEN if breaks else K.POOL_FAILING
-    return change(cause, kind, None, pool_was=pool, pool=after, note={"error": message})
+    return change(cause, kind, pool_was=pool, pool=after, note={"error": message})
 
 
 def count_success(cause: Cause, pool: Pool) -> Change | None:
@@ -117,7 +117,7 @@ def count_success(cause: Cause, pool: Pool) -> Change | None:
     was made before."""
     if pool.failures == 0 or (pool.broken_at is not None and not may_try(pool, cause.at)):
         return None
-    return change(cause, K.POOL_MENDED, None, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
+    return change(cause, K.POOL_MENDED, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
 
 
 def may_try(pool: Pool, now: int) -> bool:
@@ -129,13 +129,13 @@ def reset_breaker(cause: Cause, pool: Pool) -> Change | None:
     """Let it make slots again; null when nothing keeps it from that."""
     if pool.failures == 0 and pool.broken_at is None:
         return None
-    return change(cause, K.POOL_RESET, None, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
+    return change(cause, K.POOL_RESET, pool_was=pool, pool=replace(pool, failures=0, broken_at=None))
 
 
 def set_pool_mode(cause: Cause, pool: Pool, mode: Mode, reason: str | None, *, stop: bool = False) -> Change | None:
     """Open, pause or drain a pool; null when it is that already. With `stop` what runs is stopped."""
     after = _wanted(cause, pool, mode, reason, stop)
-    return None if after is None else change(cause, K.POOL_MODE, None, pool_was=pool, pool=after)
+    return None if after is None else change(cause, K.POOL_MODE, pool_was=pool, pool=after)
 
 
 def _wanted(cause: Cause, row: M, mode: Mode, reason: str | None, stop: bool) -> M | None:
@@ -154,13 +154,13 @@ def _wanted(cause: Cause, row: M, mode: Mode, reason: str | None, stop: bool) ->
 
 def block(cause: Cause, pool: Pool, since: int) -> Change:
     """From `since` on its orders cannot be served, so their queue time stands still."""
-    return change(cause, K.POOL_BLOCKED, None, pool_was=pool, pool=replace(pool, blocked_since=since))
+    return change(cause, K.POOL_BLOCKED, pool_was=pool, pool=replace(pool, blocked_since=since))
 
 
 def unblock(cause: Cause, pool: Pool) -> Change:
     """Its orders can be served again; what they could not wait is added up."""
     after = replace(pool, blocked_ms=blocked_total_ms(pool, cause.at), blocked_since=None)
-    return change(cause, K.POOL_UNBLOCKED, None, pool_was=pool, pool=after)
+    return change(cause, K.POOL_UNBLOCKED, pool_was=pool, pool=after)
 
 
 class HostSaid(Struct, frozen=True, kw_only=True):
@@ -178,60 +178,56 @@ def apply_host(cause: Cause, was: Host | None, name: str, said: HostSaid) -> Cha
     """Make the host what the configuration says; null when it is that already."""
     host = was or Host(name=name, driver=said.driver, mode_since=cause.at)
     after = replace(host, **asdict(said))
-    return None if after == was else change(cause, K.HOST_APPLIED, None, host_was=was, host=after)
+    return None if after == was else change(cause, K.HOST_APPLIED, host_was=was, host=after)
 
 
 def set_host_mode(cause: Cause, host: Host, mode: Mode, reason: str | None, *, stop: bool = False) -> Change | None:
     """Open, pause or drain a host; null when it is that already. With `stop` what runs is stopped."""
     after = _wanted(cause, host, mode, reason, stop)
-    return None if after is None else change(cause, K.HOST_MODE, None, host_was=host, host=after)
+    return None if after is None else change(cause, K.HOST_MODE, host_was=host, host=after)
 
 
 def lead_host(cause: Cause, host: Host, identity: str) -> Change:
     """A leader reached the platform for the first time in its epoch, and knows which one it is."""
     after = replace(host, identity=identity, unreachable_since=None, error=None)
-    return change(
-        cause, K.HOST_LED, None, host_was=host, host=after, note={"epoch": cause.lease[1] if cause.lease else None}
-    )
+    return change(cause, K.HOST_LED, host_was=host, host=after, note={"epoch": cause.lease[1] if cause.lease else None})
 
 
 def host_unreachable(cause: Cause, host: Host, error: str) -> Change:
     """The platform could not be asked: nothing on it changes until it can."""
     since = cause.at if host.unreachable_since is None else host.unreachable_since
-    return change(
-        cause, K.HOST_UNREACHABLE, None, host_was=host, host=replace(host, unreachable_since=since, error=error)
-    )
+    return change(cause, K.HOST_UNREACHABLE, host_was=host, host=replace(host, unreachable_since=since, error=error))
 
 
 def host_reachable(cause: Cause, host: Host) -> Change:
     """The platform answers again."""
-    return change(cause, K.HOST_REACHABLE, None, host_was=host, host=replace(host, unreachable_since=None, error=None))
+    return change(cause, K.HOST_REACHABLE, host_was=host, host=replace(host, unreachable_since=None, error=None))
 
 
 def declare_dead(cause: Cause, host: Host, reason: str) -> Change:
     """An operator's word: whatever was commanded on this host before now is gone, whichever platform answers next."""
     after = replace(host, dead_at=cause.at, identity=None)
-    return change(cause, K.HOST_DECLARED_DEAD, None, host_was=host, host=after, note={"reason": reason})
+    return change(cause, K.HOST_DECLARED_DEAD, host_was=host, host=after, note={"reason": reason})
 
 
 def sweep(cause: Cause, host: Host, strays: Sequence[str]) -> Change:
     """Things of ours that belong to no slot are about to be taken away; their names are kept here."""
-    return change(cause, K.HOST_SWEPT, None, host_was=host, host=replace(host, error=None), note={"strays": [*strays]})
+    return change(cause, K.HOST_SWEPT, host_was=host, host=replace(host, error=None), note={"strays": [*strays]})
 
 
 def alarm(cause: Cause, host: Host, error: str | None) -> Change | None:
     """Something on the host needs a person (null: no longer); null when that is known. It stays in use."""
     if host.error == error or host.unreachable_since is not None:
         return None
-    return change(cause, K.HOST_ALARMED, None, host_was=host, host=replace(host, error=error))
+    return change(cause, K.HOST_ALARMED, host_was=host, host=replace(host, error=error))
 
 
 def press(cause: Cause, host: Host, after: Host) -> Change | None:
     """What was measured put the host on another level, or began or broke its calm; null when it did neither."""
     if after.pressure is not host.pressure:
-        return change(cause, K.HOST_PRESSURE, None, host_was=host, host=after)
+        return change(cause, K.HOST_PRESSURE, host_was=host, host=after)
     if after.calm_since != host.calm_since:
-        return change(cause, K.HOST_CALMING, None, host_was=host, host=after)
+        return change(cause, K.HOST_CALMING, host_was=host, host=after)
     return None
 
 
@@ -246,7 +242,7 @@ def set_project_mode(
     """Open, pause or drain a project, which may have no row yet; null when it is that already. With `stop` what runs is
     stopped."""
     after = _wanted(cause, was or Project(name=name), mode, reason, stop)
-    return None if after is None else change(cause, K.PROJECT_MODE, None, project_was=was, project=_limited(after))
+    return None if after is None else change(cause, K.PROJECT_MODE, project_was=was, project=_limited(after))
 
 
 def _limited(project: Project) -> Project:
@@ -257,7 +253,7 @@ def _limited(project: Project) -> Project:
 def apply_project(cause: Cause, was: Project | None, configured: Project) -> Change | None:
     """Make the project what the configuration says, but for what operators set; null when it is that already."""
     after = _set_over(was or configured, configured, {} if was is None else was.overrides)
-    return None if after == was else change(cause, K.PROJECT_APPLIED, None, project_was=was, project=after)
+    return None if after == was else change(cause, K.PROJECT_APPLIED, project_was=was, project=after)
 
 
 def override_project(
@@ -266,7 +262,7 @@ def override_project(
     """Set some settings over the configuration, give others (null) back to it; null when nothing changes."""
     project = was or configured
     after = _set_over(project, configured, overridden(project.overrides, wanted))
-    return None if after == project else change(cause, K.PROJECT_OVERRIDDEN, None, project_was=was, project=after)
+    return None if after == project else change(cause, K.PROJECT_OVERRIDDEN, project_was=was, project=after)
 
 
 def _set_over(project: Project, configured: Project, overrides: Mapping[str, Override]) -> Project:
@@ -288,10 +284,10 @@ def overridden(was: Mapping[str, Override], wanted: Mapping[str, Override | None
 def refuse_for_pool(cause: Cause, pool: Pool) -> Change:
     """Orders are being refused, because too many wait in the pool."""
     note = {"queue_max": pool.settings.queue_max}
-    return change(cause, K.POOL_BACKPRESSURE, None, pool_was=pool, pool=pool, note=note)
+    return change(cause, K.POOL_BACKPRESSURE, pool_was=pool, pool=pool, note=note)
 
 
 def refuse_for_project(cause: Cause, project: Project) -> Change:
     """Orders are being refused, because too many of the project wait."""
     note = {"queue_max": project.queue_max}
-    return change(cause, K.PROJECT_BACKPRESSURE, None, project_was=project, project=project, note=note)
+    return change(cause, K.PROJECT_BACKPRESSURE, project_was=project, project=project, note=note)

@@ -112,4 +112,4 @@ def _slot(
     assert row is not None
     state_was, state = None if was is None else was.state, None if after is None else after.state
     check_move(SLOT_MOVES, kind, "slot", row.name, state_was, state)
-    return change(cause, kind, guards, slot_was=was, slot=after, note=note or {})
+    return change(cause, kind, guards=guards, slot_was=was, slot=after, note=note or {})

@@ -69,7 +69,7 @@ def _passed(expression: cron.Cron, zone: Zone, first: int, now: int) -> tuple[Se
 
 def add(cause: Cause, schedule: Schedule, sealed_env: bytes | None) -> Change:
     """nothing -> a schedule."""
-    return change(cause, K.SCHEDULE_ADDED, None, schedule=schedule, sealed_env=sealed_env)
+    return change(cause, K.SCHEDULE_ADDED, schedule=schedule, sealed_env=sealed_env)
 
 
 def alter(cause: Cause, was: Schedule, schedule: Schedule, sealed_env: bytes | None) -> Change | None:
@@ -77,7 +77,7 @@ def alter(cause: Cause, was: Schedule, schedule: Schedule, sealed_env: bytes | N
     with an empty one there are none."""
     if was == schedule and sealed_env is None:
         return None
-    return change(cause, K.SCHEDULE_CHANGED, None, schedule_was=was, schedule=schedule, sealed_env=sealed_env)
+    return change(cause, K.SCHEDULE_CHANGED, schedule_was=was, schedule=schedule, sealed_env=sealed_env)
 
 
 def set_mode(cause: Cause, schedule: Schedule, mode: Mode, reason: str | None, next_at: int | None) -> Change | None:
@@ -88,7 +88,7 @@ def set_mode(cause: Cause, schedule: Schedule, mode: Mode, reason: str | None, n
     after = replace(
         schedule, mode=mode, mode_since=cause.at, mode_reason=reason, mode_actor=cause.actor, next_at=next_at
     )
-    return change(cause, K.SCHEDULE_MODE, None, schedule_was=schedule, schedule=after)
+    return change(cause, K.SCHEDULE_MODE, schedule_was=schedule, schedule=after)
 
 
 def tick(
@@ -100,20 +100,20 @@ def tick(
     note |= {"missed": missed} if missed else {}
     note |= {} if new else {"deduplicated": True}
     row = Tick(schedule=schedule.name, at=at, order_id=order_id)
-    return change(cause, K.SCHEDULE_TICKED, None, schedule_was=schedule, schedule=after, tick=row, note=note)
+    return change(cause, K.SCHEDULE_TICKED, schedule_was=schedule, schedule=after, tick=row, note=note)
 
 
 def miss(cause: Cause, schedule: Schedule, missed: int, next_at: int | None) -> Change:
     """Ticks that nobody could make in time are given up."""
     note: dict[str, Json] = {"missed": missed, "pool": schedule.pool}
     return change(
-        cause, K.SCHEDULE_MISSED, None, schedule_was=schedule, schedule=replace(schedule, next_at=next_at), note=note
+        cause, K.SCHEDULE_MISSED, schedule_was=schedule, schedule=replace(schedule, next_at=next_at), note=note
     )
 
 
 def remove(cause: Cause, schedule: Schedule) -> Change:
     """A schedule -> gone, with its ticks; its orders stay."""
-    return change(cause, K.SCHEDULE_REMOVED, None, schedule_was=schedule)
+    return change(cause, K.SCHEDULE_REMOVED, schedule_was=schedule)
 
 
 def order(cause: Cause, schedule: Schedule, pool: Pool, at: int, order_id: str, sealed_env: bytes | None) -> Change:
