@@ -27,32 +27,21 @@ Tuples = list[tuple[Any, ...]]
 class Parts(Struct, frozen=True, kw_only=True):
     """The rows of a batch by table, each with the number of its change; fields in the order of the parameters."""
 
-    changes: Tuples
-    new_orders: Tuples
-    changed_orders: Tuples
-    slots: Tuples
-    runs: Tuples
-    specs: Tuples
-    replays: Tuples
-    pools: Tuples
-    hosts: Tuples
-    projects: Tuples
+    changes: Tuples = []
+    new_orders: Tuples = []
+    changed_orders: Tuples = []
+    slots: Tuples = []
+    runs: Tuples = []
+    specs: Tuples = []
+    replays: Tuples = []
+    pools: Tuples = []
+    hosts: Tuples = []
+    projects: Tuples = []
 
 
 def parameters(batch: Sequence[Entry]) -> tuple[Any, ...]:
     """What `save_changes` is called with, but for the hint."""
-    parts = Parts(
-        changes=[],
-        new_orders=[],
-        changed_orders=[],
-        slots=[],
-        runs=[],
-        specs=[],
-        replays=[],
-        pools=[],
-        hosts=[],
-        projects=[],
-    )
+    parts = Parts()
     for n, one in enumerate(batch, 1):
         _add(parts, n, one)
     return astuple(parts)
