@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Annotated
 
 import structlog
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from msgspec import UNSET, Struct, UnsetType
 
 from standby.api.auth import Keyring, new_key, new_token
-from standby.api.needs import ActorNeed, WorldNeed
+from standby.api.needs import ActorNeed, WorldNeed, of_app
 from standby.api.problems import Problem, not_found
 from standby.api.views import Time, answer, time
 from standby.api.wire import KeyBody, parse
@@ -18,12 +18,7 @@ log = structlog.get_logger()
 router = APIRouter(tags=["system"])
 
 
-async def _keyring(request: Request) -> Keyring:
-    keyring: Keyring = request.app.state.keyring
-    return keyring
-
-
-KeyringNeed = Annotated[Keyring, Depends(_keyring)]
+KeyringNeed = Annotated[Keyring, of_app("keyring")]
 
 
 class KeyView(Struct, frozen=True):

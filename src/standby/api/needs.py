@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from fastapi import Depends, Request
 
@@ -18,19 +18,18 @@ _CURSOR: Final = re.compile(r"(?:(?P<store>[^.]+)\.)?(?P<seq>[0-9]{1,19})(?:\.(?
 # coroutines, because plain functions would each take a trip through a thread
 
 
-async def _world(request: Request) -> World:
-    world: World = request.app.state.world
-    return world
+def of_app(name: str) -> Any:
+    """What the whole app has under this name."""
+
+    async def find(request: Request) -> Any:
+        return getattr(request.app.state, name)
+
+    return Depends(find)
 
 
 async def _actor(request: Request) -> str:
     actor: str = request.state.actor
     return actor
-
-
-async def _stopping(request: Request) -> asyncio.Event:
-    stopping: asyncio.Event = request.app.state.stopping
-    return stopping
 
 
 async def _known_parameters(request: Request) -> None:
@@ -44,9 +43,9 @@ async def _known_parameters(request: Request) -> None:
 
 KNOWN_PARAMETERS: Final = [Depends(_known_parameters)]
 """For routes that list: what a typing error leaves out must not look like an answer."""
-WorldNeed = Annotated[World, Depends(_world)]
+WorldNeed = Annotated[World, of_app("world")]
 ActorNeed = Annotated[str, Depends(_actor)]
-StoppingNeed = Annotated[asyncio.Event, Depends(_stopping)]
+StoppingNeed = Annotated[asyncio.Event, of_app("stopping")]
 
 
 def cursor(store: Store, seq: int, mark: str | None = None) -> str:

@@ -1,14 +1,14 @@
 """Is it alive, is it ready, how much of everything."""
 
 import asyncio
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Response
 from msgspec import Struct
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from standby import __version__
-from standby.api.needs import StoppingNeed, WorldNeed
+from standby.api.needs import StoppingNeed, WorldNeed, of_app
 from standby.api.problems import Problem
 from standby.api.views import answer
 from standby.core.errors import StandbyError
@@ -53,9 +53,8 @@ def _not_ready(detail: str, what_to_do: str) -> Problem:
 
 
 @router.get("/metrics")
-async def metrics(request: Request, world: WorldNeed) -> Response:
+async def metrics(world: WorldNeed, numbers: Annotated[Metrics, of_app("metrics")]) -> Response:
     """Numbers for Prometheus."""
-    numbers: Metrics = request.app.state.metrics
     # one at a time, because they are put into the same gauges: who asks meanwhile gets the same answer
     text = await world.shared.ask("metrics", lambda: numbers.text(world))
     return Response(text, media_type=CONTENT_TYPE_LATEST)

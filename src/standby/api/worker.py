@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 from msgspec.json import encode
 from msgspec.structs import replace
 
-from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, wait_any
+from standby.api.needs import KNOWN_PARAMETERS, StoppingNeed, WorldNeed, of_app, wait_any
 from standby.api.problems import Problem, invalid
 from standby.api.views import Seconds, Time, answer, length, seconds, shown_time
 from standby.api.wire import BeatBody, BootBody, OutputBody, ResultBody, parse, result_text
@@ -134,13 +134,8 @@ async def _badge(request: Request) -> Badge:
     return Badge(found.string, found["slot"] or found["home"], found["nonce"], found["run"])
 
 
-async def _desk(request: Request) -> Desk:
-    desk: Desk = request.app.state.desk
-    return desk
-
-
 BadgeNeed = Annotated[Badge, Depends(_badge)]
-DeskNeed = Annotated[Desk, Depends(_desk)]
+DeskNeed = Annotated[Desk, of_app("desk")]
 Wait = Annotated[float, Query(ge=0, le=WAIT_MOST_S)]
 
 
