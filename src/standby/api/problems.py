@@ -171,31 +171,38 @@ def stopping() -> Problem:
 
 def install(app: FastAPI) -> None:
     """Answer every error as a problem."""
-    app.add_exception_handler(Problem, _problem)
-    app.add_exception_handler(RequestValidationError, _validation)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(StandbyError, _standby)
-    app.add_exception_handler(Exception, _unexpected)
+    for kind in (StandbyError, RequestValidationError, HTTPException, Exception):
+        app.add_exception_handler(kind, _answer)
 
 
-async def _problem(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Problem)
-    return error.response()
+async def _answer(request: Request, error: Exception) -> Response:
+    match error:
+        case Problem():
+            problem = error
+        case RequestValidationError():
+            problem = from_validation(error)
+        case HTTPException():
+            problem = _of_http(request, error)
+        case StoreDown():
+            log.warning("store_down", path=request.url.path)
+            problem = store_down()
+        case Refused():
+            problem = Problem(409, "refused", str(error), "read the row again and decide again")
+        case _:
+            about = {"path": request.url.path, "method": request.method, "error": type(error).__name__}
+            log.error("request_failed", **about, exc_info=error)
+            text = "something went wrong inside the server"
+            problem = Problem(500, "internal_error", text, "look at the server's log; repeating the request is safe")
+    return problem.response()
 
 
-async def _validation(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    return from_validation(error).response()
-
-
-async def _http(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
+def _of_http(request: Request, error: HTTPException) -> Problem:
     code = HTTPStatus(error.status_code).phrase.lower().replace(" ", "_")
     detail = f"{request.method} {request.url.path[:200]}: {HTTPStatus(error.status_code).phrase.lower()}"
     what_to_do = "see /api/v1/openapi.json for the routes there are"
     allow = _allowed(request) if error.status_code == 405 else ""
     headers = {"Allow": allow} if allow else error.headers
-    return Problem(error.status_code, code, detail, what_to_do, headers=headers).response()
+    return Problem(error.status_code, code, detail, what_to_do, headers=headers)
 
 
 def _allowed(request: Request) -> str:
@@ -204,20 +211,3 @@ def _allowed(request: Request) -> str:
     alike = (each for each in described if re.fullmatch(re.sub(r"\{\w+\}", "[^/]+", each), path))
     found: Mapping[str, object] = described.get(path) or next((described[each] for each in alike), {})
     return ", ".join(sorted(found)).upper()
-
-
-async def _standby(request: Request, error: Exception) -> Response:
-    if isinstance(error, StoreDown):
-        log.warning("store_down", path=request.url.path)
-        return store_down().response()
-    if isinstance(error, Refused):
-        return Problem(409, "refused", str(error), "read the row again and decide again").response()
-    return await _unexpected(request, error)
-
-
-async def _unexpected(request: Request, error: Exception) -> Response:
-    log.error(
-        "request_failed", path=request.url.path, method=request.method, error=type(error).__name__, exc_info=error
-    )
-    text = "something went wrong inside the server"
-    return Problem(500, "internal_error", text, "look at the server's log; repeating the request is safe").response()
