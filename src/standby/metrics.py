@@ -8,6 +8,7 @@ import asyncio
 from collections import Counter as Count
 from collections import OrderedDict
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -50,61 +51,47 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        to = self.registry
-        self.submitted = Counter("standby_orders_submitted", "Orders taken in.", ["pool"], registry=to)
-        self.ended = Counter("standby_orders_ended", "Orders that ended.", ["pool", "outcome"], registry=to)
-        self.retried = Counter("standby_runs_retried", "Runs that are followed by another one.", ["pool"], registry=to)
-        self.ticks = Counter("standby_ticks_made", "Ticks of schedules that made an order.", ["pool"], registry=to)
-        self.missed = Counter("standby_ticks_missed", "Ticks that were given up.", ["pool"], registry=to)
-        self.queue_wait = Histogram(
-            "standby_queue_wait_seconds", "From ready to claimed.", ["pool"], buckets=_WAIT_BUCKETS, registry=to
-        )
-        self.run_time = Histogram(
-            "standby_run_duration_seconds", "From at work to over.", ["pool"], buckets=_RUN_BUCKETS, registry=to
-        )
-        self.estimate_error = Histogram(
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, labelnames=["pool"], registry=self.registry)
+        self.submitted = counter("standby_orders_submitted", "Orders taken in.", ["pool"])
+        self.ended = counter("standby_orders_ended", "Orders that ended.", ["pool", "outcome"])
+        self.retried = counter("standby_runs_retried", "Runs that are followed by another one.", ["pool"])
+        self.ticks = counter("standby_ticks_made", "Ticks of schedules that made an order.", ["pool"])
+        self.missed = counter("standby_ticks_missed", "Ticks that were given up.", ["pool"])
+        self.queue_wait = histogram("standby_queue_wait_seconds", "From ready to claimed.", buckets=_WAIT_BUCKETS)
+        self.run_time = histogram("standby_run_duration_seconds", "From at work to over.", buckets=_RUN_BUCKETS)
+        self.estimate_error = histogram(
             "standby_wait_estimate_error_seconds",
             "How far the wait estimated at submit was off, either way.",
-            ["pool"],
             buckets=_WAIT_BUCKETS,
-            registry=to,
         )
-        self.estimate_held = Counter(
-            "standby_wait_estimates",
-            "Orders that started, by whether their estimated range held.",
-            ["pool", "held"],
-            registry=to,
+        self.estimate_held = counter(
+            "standby_wait_estimates", "Orders that started, by whether their estimated range held.", ["pool", "held"]
         )
-        self.orders = Gauge("standby_orders_unfinished", "Unfinished orders.", ["pool", "state"], registry=to)
-        self.slots = Gauge("standby_slots", "Slots by state.", ["pool", "state"], registry=to)
-        self.leases = Gauge("standby_host_led", "1 when some server leads the host.", ["host"], registry=to)
-        self.epochs = Gauge("standby_host_epoch", "Grows when leadership of the host is taken.", ["host"], registry=to)
-        self.starts = Gauge("standby_starts_in_flight", "Platform starts in flight.", ["host"], registry=to)
-        self.starts_max = Gauge("standby_starts_max", "Platform starts allowed at once.", ["host"], registry=to)
-        self.held = Gauge("standby_starts_waiting", "Orders that wait for nothing but a start.", ["host"], registry=to)
-        self.broken = Gauge("standby_pool_broken", "1 while the pool's breaker is open.", ["pool"], registry=to)
-        self.pressure = Gauge(
-            "standby_host_pressure", "0 none, 1 warning, 2 critical: nothing new is started.", ["host"], registry=to
+        self.orders = gauge("standby_orders_unfinished", "Unfinished orders.", ["pool", "state"])
+        self.slots = gauge("standby_slots", "Slots by state.", ["pool", "state"])
+        self.leases = gauge("standby_host_led", "1 when some server leads the host.", ["host"])
+        self.epochs = gauge("standby_host_epoch", "Grows when leadership of the host is taken.", ["host"])
+        self.starts = gauge("standby_starts_in_flight", "Platform starts in flight.", ["host"])
+        self.starts_max = gauge("standby_starts_max", "Platform starts allowed at once.", ["host"])
+        self.held = gauge("standby_starts_waiting", "Orders that wait for nothing but a start.", ["host"])
+        self.broken = gauge("standby_pool_broken", "1 while the pool's breaker is open.", ["pool"])
+        self.pressure = gauge(
+            "standby_host_pressure", "0 none, 1 warning, 2 critical: nothing new is started.", ["host"]
         )
-        self.memory_used = Gauge(
-            "standby_host_memory_used_ratio", "Memory in use where it is measured, 0 to 1.", ["host"], registry=to
+        self.memory_used = gauge(
+            "standby_host_memory_used_ratio", "Memory in use where it is measured, 0 to 1.", ["host"]
         )
-        self.disk_free = Gauge("standby_host_disk_free_bytes", "Free disk where it is measured.", ["host"], registry=to)
-        self.above = Gauge(
-            "standby_pool_runs_above_memory",
-            "Of the last runs, those that took more than declared.",
-            ["pool"],
-            registry=to,
+        self.disk_free = gauge("standby_host_disk_free_bytes", "Free disk where it is measured.", ["host"])
+        self.above = gauge(
+            "standby_pool_runs_above_memory", "Of the last runs, those that took more than declared.", ["pool"]
         )
-        self.backpressure = Counter(
-            "standby_backpressure",
-            "Minutes in which a server refused orders of a full queue.",
-            ["of", "name"],
-            registry=to,
+        self.backpressure = counter(
+            "standby_backpressure", "Minutes in which a server refused orders of a full queue.", ["of", "name"]
         )
-        self.events = Gauge("standby_last_event_seq", "Number of the last event.", registry=to)
-        self.oldest = Gauge("standby_oldest_event_age_seconds", "How far back the events go.", registry=to)
-        self.pruned = Counter("standby_history_pruned", "Removed because of their age, ever.", ["what"], registry=to)
+        self.events = gauge("standby_last_event_seq", "Number of the last event.")
+        self.oldest = gauge("standby_oldest_event_age_seconds", "How far back the events go.")
+        self.pruned = counter("standby_history_pruned", "Removed because of their age, ever.", ["what"])
         self._pruned = {"orders": 0, "events": 0}
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
         self._after: int | None = None
