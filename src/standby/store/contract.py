@@ -242,7 +242,7 @@ class Store(Protocol):
         """Whether any order of these pools is ready or has a time to become ready."""
 
     async def position(self, order: Order) -> int | None:
-        """1 for the next one in its lane; null when it has no rank."""
+        """1 for the next one in its lane, never more than 10,001; null when it has no rank."""
 
     async def queues(self, pool: str) -> Mapping[str, Queued]:
         """How many ready orders each project has in a pool: of 1,000 projects at the most, about 10,000 in all."""

@@ -123,11 +123,9 @@ class PostgresStore(Sweeps):
         return store
 
     async def now(self) -> int:
-        """The store's clock, in milliseconds."""
         return int((await self.fetch("select clock_ms()"))[0][0]) + self._offset()
 
     async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
-        """Save each change or say why not, one verdict each, in order; all or none with `together`."""
         return await self._commit.save(changes, together=together)
 
     async def close(self) -> None:
@@ -285,7 +283,6 @@ class PostgresStore(Sweeps):
     # leases, logs, keys: no version, no event, no writers' lock (but to take a lease)
 
     async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
-        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
         sql = "select * from take_lease($1, $2, $3, $4)"
         found = [
             rows.value(Lease, row) for row in await self._ask(self._beside, sql, host, owner, ttl_ms, self._offset())
@@ -293,17 +290,13 @@ class PostgresStore(Sweeps):
         return (found[0], found[1] if len(found) > 1 else None) if found else None
 
     async def renew_leases(self, owner: str, hosts: Sequence[str], ttl_ms: int) -> Sequence[Lease]:
-        """Prolong this owner's unexpired leases of these hosts and return them."""
         found = await self._ask(self._beside, RENEW, owner, ttl_ms, self._offset(), list(hosts))
         return [rows.value(Lease, row) for row in found]
 
     async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
-        """Let this owner's leases of these hosts end now."""
         await self._ask(self._beside, RESIGN, owner, self._offset(), list(hosts))
 
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> Mapping[str, LogTail]:
-        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped.
-        Returns how far these runs are stored now."""
         tails: dict[str, LogTail] = {}
         for one_each in _rounds(chunks):
             values = zip(*map(astuple, one_each), strict=True)

@@ -62,7 +62,7 @@ class Dialect(Struct, frozen=True):
 
 
 class Reads(ScheduleReads):
-    """Everything a store answers without writing."""
+    """Everything a store answers without writing, as `contract.Store` promises it."""
 
     incarnation: str
     dialect: Dialect
@@ -78,7 +78,6 @@ class Reads(ScheduleReads):
         """The same, where the logs are."""
 
     async def schema_refusal(self) -> str | None:
-        """Why the schema is not the one this code was written for; null when it is."""
         applied = [Applied(*row) for row in await self.fetch(APPLIED)]
         return compare(known(self.kind), applied).refusal
 
@@ -87,7 +86,6 @@ class Reads(ScheduleReads):
         return _work(found[0]) if found else None
 
     async def orders(self, only: OrderFilter, before: int | None, most: int) -> Page:
-        """Newest first by commit order of their submit; `before` is the `next` of the page before."""
         below = NEVER if before is None else before
         states = f",{','.join(sorted(only.states))}," if only.states else None
         cap = UNLIMITED if only.labels else most + 1
@@ -139,7 +137,6 @@ class Reads(ScheduleReads):
         return bool(found[0][0] < FEW)
 
     async def open_orders(self, host: str, *, brief: bool = False) -> Sequence[Work]:
-        """All orders with an open run on this host's slots; `brief`: of long specs nothing is read."""
         return [_work(row) for row in await self.fetch(_brief(queries.OPEN_ORDERS, brief), host)]
 
     async def candidates(
@@ -152,9 +149,6 @@ class Reads(ScheduleReads):
         *,
         brief: bool = False,
     ) -> Sequence[Work]:
-        """Ready orders that need no more than `memory_max` and ask for no more than `cpus_max`: the first `per_lane` of
-        each lane, by (rank, id); or of the lanes in `after` only, each from the (rank, id) given there on. A spec that
-        cannot be read is left out; `brief`: of long ones nothing is read."""
         most = UNLIMITED if memory_max is None else memory_max, float(UNLIMITED) if cpus_max is None else cpus_max
         if after is None:
             found = await self.fetch(_brief(self.dialect.candidates, brief), pool, per_lane, *most)
@@ -165,33 +159,26 @@ class Reads(ScheduleReads):
         return [Work(rows.value(Order, row[1:]), spec) for spec, row in specs if spec is not None]
 
     async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
-        """Pending orders with queue_due <= limit_at, oldest first; none of the projects that are spared."""
         names = f",{','.join(spared)}," if spared else None
         return [rows.value(Order, row) for row in await self.fetch(queries.EXPIRED, pool, limit_at, most, names)]
 
     async def due(self, pool: str, now: int, most: int) -> Sequence[Work]:
-        """Pending or waiting_retry orders whose due_at has come."""
         return [_work(row) for row in await self.fetch(queries.DUE, pool, now, most)]
 
     async def waiting(self, pools: Sequence[str]) -> bool:
-        """Whether any order of these pools is ready or has a time to become ready."""
         return bool(await self.fetch(self.dialect.waiting, list(pools)))
 
     async def position(self, order: Order) -> int | None:
-        """1 for the next one in its lane, at most COUNT_MOST; null when it has no rank."""
         if order.rank is None:
             return None
         found = await self.fetch(queries.POSITION, order.pool, order.project, order.rank, order.id, COUNT_MOST)
         return int(found[0][0])
 
     async def queues(self, pool: str) -> Mapping[str, Queued]:
-        """How many ready orders each project has in a pool: of LANES_MOST at the most, about COUNT_MOST in all."""
         found = await self.fetch(queries.QUEUES, pool, LANES_MOST, COUNT_MOST)
         return {project: Queued(int(ready), int(urgent)) for project, ready, urgent in found}
 
     async def wanted_keys(self, pool: str, before: Order | None = None) -> Mapping[str, Sequence[Wanted]]:
-        """By project, how many ready orders want each concurrency key that one of them has to wait for, and since when
-        a run has it. With `before`, of its own project only orders before that one count."""
         place = ("", 0, "") if before is None else (before.project, before.rank or 0, before.id)
         found: dict[str, list[Wanted]] = {}
         for project, ready, held_since in await self.fetch(queries.WANTED_KEYS, pool, *place, KEYED_MOST):
@@ -199,7 +186,6 @@ class Reads(ScheduleReads):
         return found
 
     async def lengths(self, after: int, last: int) -> Sequence[Length]:
-        """How long runs and the making of slots took, by the events after one and up to another, oldest first."""
         found = await self.fetch(self.dialect.lengths, after, last)
         return [
             Length(pool, took, start, bool(made), at, project, rows.labels(labels) if labels else {})
@@ -208,31 +194,25 @@ class Reads(ScheduleReads):
         ]
 
     async def peaks(self) -> Mapping[str, Peaks]:
-        """By pool, how much memory its last ended runs took, where that is known."""
         found = await self.fetch(queries.PEAKS)
         return {pool: Peaks(int(runs), int(above), int(most_kb)) for pool, runs, above, most_kb in found}
 
     async def contenders(self, project: str, key: str, most: int) -> Sequence[Listed]:
-        """Unfinished orders of a project with this concurrency key, oldest first."""
         return [_listed(row) for row in await self.fetch(queries.CONTENDERS, project, key, most)]
 
     async def lanes(self, pool: str, most: int) -> Sequence[str]:
-        """Projects with a ready order in the pool, by name."""
         return [row[0] for row in await self.fetch(queries.LANES, pool, most)]
 
     async def last_start(self, pool: str) -> int | None:
-        """When a run last began in the pool, as far as the last events tell."""
         at = (await self.fetch(queries.LAST_START, pool))[0][0]
         return None if at is None else int(at)
 
     async def depth(self, pool: str | None, project: str | None, most: int) -> int:
-        """How many ready orders wait in a pool, or of a project in all pools; at most `most`."""
         if pool is not None:
             return int((await self.fetch(queries.DEPTH_OF_POOL, pool, most))[0][0])
         return int((await self.fetch(queries.DEPTH_OF_PROJECT, project, most))[0][0])
 
     async def position_at(self, pool: str, project: str, rank: int, order_id: str) -> int:
-        """The place of such an order, whether it is saved already or not yet; at most COUNT_MOST."""
         found = await self.fetch(queries.POSITION_AT, pool, project, rank, order_id, COUNT_MOST - 1)
         return int(found[0][0]) + 1
 
@@ -243,17 +223,14 @@ class Reads(ScheduleReads):
         return [rows.value(Run, row) for row in await self.fetch(queries.RUNS, order_id)]
 
     async def ended_runs(self, run_ids: Sequence[str]) -> frozenset[str]:
-        """Those of these runs (ids as `model.run_id` makes them) that have a row of history."""
         orders = list({run_id.rpartition("-")[0] for run_id in run_ids})
         found = await self.fetch(queries.ENDED_NUMBERS, orders)
         return frozenset(run_ids) & {f"{order_id}-{number}" for order_id, number in found}
 
     async def open_by_project(self) -> Mapping[str, int]:
-        """How many open runs each project has, over all hosts."""
         return {row[0]: row[1] for row in await self.fetch(queries.OPEN_BY_PROJECT)}
 
     async def counts(self) -> Mapping[tuple[str, OrderState], int]:
-        """Unfinished orders by pool and state (never counts history)."""
         counted: dict[tuple[str, OrderState], int] = {}
         for pool, state, count in await self.fetch(queries.COUNTS):
             key = (pool, OrderState(state))
@@ -264,17 +241,14 @@ class Reads(ScheduleReads):
         return [rows.value(Slot, row) for row in await self.fetch(queries.SLOTS, host, pool)]
 
     async def holders(self, *, host: str | None = None, pool: str | None = None) -> Mapping[str, Order]:
-        """Slot name -> the order that holds it."""
         found = [rows.value(Order, row) for row in await self.fetch(queries.HOLDERS, host, pool)]
         return {order.slot: order for order in found if order.slot is not None}
 
     async def seat(self, name: str) -> tuple[Slot, Work | None] | None:
-        """One slot, and the order that holds it."""
         slots, orders = await asyncio.gather(self.fetch(queries.SLOT, name), self.fetch(queries.ORDER_IN_SLOT, name))
         return (rows.value(Slot, slots[0]), _work(orders[0]) if orders else None) if slots else None
 
     async def reports(self, run_ids: Sequence[str]) -> Mapping[str, Report]:
-        """What is known of these runs by their workers' word."""
         found = [rows.value(Report, row) for row in await self.fetch(queries.REPORTS, list(run_ids))]
         return {report.run_id: report for report in found}
 
@@ -296,7 +270,6 @@ class Reads(ScheduleReads):
         return [rows.value(Project, row) for row in await self.fetch(queries.PROJECTS)]
 
     async def events(self, after: int, most: int, subject: str | None = None) -> Sequence[Event]:
-        """Events with seq > after, oldest first."""
         if subject is None:
             found = await self.fetch(queries.EVENTS, after, most)
         else:
@@ -307,7 +280,6 @@ class Reads(ScheduleReads):
         return int((await self.fetch(queries.LAST_SEQ))[0][0])
 
     async def mark(self, seq: int) -> str | None:
-        """What tells this event from another one with its number: the beginning of its change's id."""
         found = await self.fetch(queries.MARK, seq)
         return str(found[0][0]) if found else None
 
@@ -322,17 +294,14 @@ class Reads(ScheduleReads):
         return {tail.run_id: tail for tail in found}
 
     async def read_log(self, run_id: str, from_line: int, most_bytes: int) -> Sequence[LogChunk]:
-        """Chunks that hold lines >= from_line, oldest first; at least one if there is any."""
         found = await self.fetch_logs(queries.READ_LOG, run_id, from_line, most_bytes)
         return [rows.value(LogChunk, row) for row in found]
 
     async def reading(self, host: str) -> tuple[int, str] | None:
-        """When a host was measured last, and what."""
         found = await self.fetch(queries.READING, host)
         return (found[0][0], found[0][1]) if found else None
 
     async def images(self, host: str) -> Sequence[ImageState]:
-        """What is known of the images on a host, by name."""
         return [rows.value(ImageState, row) for row in await self.fetch(queries.IMAGES, host)]
 
     async def keys(self) -> Sequence[Key]:
@@ -343,7 +312,6 @@ class Reads(ScheduleReads):
         return rows.value(Idempotency, found[0]) if found else None
 
     def listen(self, hear: Hear) -> Callable[[], None]:
-        """Call `hear` on the event loop after each commit; only a hint. Returns what ends the subscription."""
         return self.hints.listen(hear)
 
 

@@ -82,19 +82,15 @@ class ScheduleReads:
         return value(Schedule, found[0]) if found else None
 
     async def due_schedules(self, now: int, most: int) -> Sequence[Schedule]:
-        """Those whose next tick has come, the longest overdue first."""
         return [value(Schedule, row) for row in await self.fetch(DUE_SCHEDULES, now, most)]
 
     async def next_tick(self) -> int | None:
-        """When the next tick of any schedule is."""
         found: int | None = (await self.fetch(NEXT_TICK))[0][0]
         return found
 
     async def ticks(self, name: str, most: int) -> Sequence[Tick]:
-        """The last ticks of a schedule for which orders were made, newest first."""
         return [value(Tick, row) for row in await self.fetch(TICKS, name, most)]
 
     async def schedule_env(self, name: str) -> bytes | None:
-        """The env values of a schedule's orders, sealed."""
         found = await self.fetch(SCHEDULE_ENV, name)
         return found[0][0] if found else None

@@ -181,11 +181,9 @@ class SqliteStore(Sweeps):
         return cls(main, logs, _incarnation(main.writer), clock=clock, hints=hints)
 
     async def now(self) -> int:
-        """The store's clock, in milliseconds."""
         return self._clock()
 
     async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
-        """Save each change or say why not, one verdict each, in order; all or none with `together`."""
         return await self._commit.save(changes, together=together)
 
     async def close(self) -> None:
@@ -255,7 +253,6 @@ class SqliteStore(Sweeps):
         await self._write(self._main, lambda line: line.execute(text, (self._clock(),)).fetchall())
 
     async def take_lease(self, host: str, owner: str, ttl_ms: int) -> tuple[Lease, Lease | None] | None:
-        """Lead the host if nobody else does: the new lease (with a higher epoch) and the one before; else null."""
 
         def take(connection: apsw.Connection) -> tuple[Lease, Lease | None] | None:
             found = connection.execute("select * from leases where host = ?", (host,)).fetchall()
@@ -272,7 +269,6 @@ class SqliteStore(Sweeps):
         return await self._write(self._main, take)
 
     async def renew_leases(self, owner: str, hosts: Sequence[str], ttl_ms: int) -> Sequence[Lease]:
-        """Prolong this owner's unexpired leases of these hosts and return them."""
         text = """
         update leases set until = ?1 + ?2, renewed_at = ?1
         where owner = ?3 and host in (select value from json_each(?4)) and until > ?1 returning *
@@ -284,7 +280,6 @@ class SqliteStore(Sweeps):
         return [rows.value(Lease, row) for row in await self._write(self._main, renew)]
 
     async def resign_leases(self, owner: str, hosts: Sequence[str]) -> None:
-        """Let this owner's leases of these hosts end now."""
         text = """
         update leases set until = ?1 where owner = ?2 and host in (select value from json_each(?3)) and until > ?1
         """
@@ -292,8 +287,6 @@ class SqliteStore(Sweeps):
         await self._write(self._main, lambda line: line.execute(text, (self._clock(), owner, named)).fetchall())
 
     async def append_logs(self, chunks: Sequence[LogChunk], cap_bytes: int) -> Mapping[str, LogTail]:
-        """Store chunks that begin where the log ends; others are ignored. The oldest over the cap are dropped.
-        Returns how far these runs are stored now."""
         runs = sorted({chunk.run_id for chunk in chunks})
 
         def append(connection: apsw.Connection) -> Sequence[Row]:

@@ -112,7 +112,6 @@ class Sweeps(Reads):
         """The same where the logs are."""
 
     async def purge(self, changes: Sequence[Change]) -> Sequence[Verdict]:
-        """Remove ended orders with everything of them; the event of each change is what stays."""
         verdicts: list[Verdict] = []
         for start in range(0, len(changes), PURGE_BATCH):
             batch = changes[start : start + PURGE_BATCH]
@@ -129,7 +128,6 @@ class Sweeps(Reads):
         return verdicts
 
     async def prune_orders(self, before: int, after: int, most: int) -> tuple[int, int | None]:
-        """Remove those of the next `most` orders after a seq that ended before a time; how many, and where to go on."""
         found = await self.fetch(OLDEST, after, most)
         ids = [row[1] for row in found if row[3] is not None and row[3] < before]
         if ids:
@@ -141,7 +139,6 @@ class Sweeps(Reads):
         return len(ids), None if done else found[-1][0]
 
     async def prune_events(self, before: int, most: int) -> int:
-        """Remove the oldest events, at most so many, if they happened before a time; returns how many."""
         found = await self.fetch(OLDEST_EVENTS, most)
         old = [row[0] for row in takewhile(lambda row: row[1] < before, found)]
         if old:
@@ -158,11 +155,9 @@ class Sweeps(Reads):
             await self.transact((REMOVE_REPORTS, runs))
 
     async def remove_logs(self, run_ids: Sequence[str]) -> None:
-        """Drop the stored output of these runs."""
         await self.transact_logs((REMOVE_LOGS, list(run_ids)))
 
     async def put_report(self, report: Report, *, news: bool) -> Report:
-        """Keep what a worker says of its run; news are told to whoever leads."""
         (kept,) = await self.transact((PUT_REPORT, *astuple(report)))
         self.reported(report, news=news)
         return rows.value(Report, kept)
@@ -173,23 +168,18 @@ class Sweeps(Reads):
             self.hints.tell(Heard(frozenset(), reported=frozenset({report.run_id})))
 
     async def put_reading(self, host: str, at: int, body: str) -> None:
-        """Keep the last measurement of a host."""
         await self.transact((PUT_READING, host, at, body))
 
     async def put_image(self, state: ImageState) -> None:
-        """Keep what is known of an image on a host."""
         await self.transact((PUT_IMAGE, *astuple(state)))
 
     async def add_key(self, key: Key) -> bool:
-        """Keep a key; false when its name is taken."""
         return bool(await self.transact((ADD_KEY, *astuple(key))))
 
     async def remove_key(self, name: str) -> bool:
-        """Forget a key; false when it is not there, or the last one."""
         return bool(await self.transact((REMOVE_KEY, name), as_writer=True))
 
     async def prune_idempotency(self, before: int, most: int) -> int:
-        """Forget first answers older than `before`, at most so many; returns how many."""
         return len(await self.transact((PRUNE_IDEMPOTENCY, before, most)))
 
 
