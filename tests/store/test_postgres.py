@@ -194,7 +194,7 @@ HOT = {
     "queues": (queries.QUEUES, ("p", 10, 100)),
     "position": (queries.POSITION, ("p", "a", 5, "x", 100)),
     "position at": (queries.POSITION_AT, ("p", "a", 5, "z", 100)),
-    "waiting": (queries.WAITING_POSTGRES, (["p"],)),
+    "waiting": (queries.WAITING, (["p"],)),
     "order": (queries.ORDER, ("x",)),
     "newest": (queries.NEWEST, (9, None, None, 10, 0, None)),
     "newest of project": (queries.NEWEST_OF_PROJECT, (9, None, None, 10, 0, None, "a")),

@@ -172,6 +172,8 @@ async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
         (queries.QUEUES, "orders_ready"),
         (queries.POSITION, "orders_ready"),
         (queries.POSITION_AT, "orders_ready"),
+        (queries.WAITING, "orders_ready"),
+        (queries.WAITING, "orders_due"),
         (queries.OPEN_BY_PROJECT, "orders_slot"),
         (queries.EVENTS_OF, "events_subject"),
         (queries.NEWEST_OF_PROJECT, "specs_project"),

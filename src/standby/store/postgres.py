@@ -38,7 +38,6 @@ DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_POSTGRES,
     candidates_after=queries.CANDIDATES_AFTER_POSTGRES,
     named=queries.NAMED_POSTGRES,
-    waiting=queries.WAITING_POSTGRES,
     log_tails=queries.LOG_TAILS_POSTGRES,
     lengths=queries.LENGTHS_POSTGRES,
 )

@@ -22,22 +22,13 @@ order by s.seq desc limit $4
 """
 
 # newest of project: the same within one project, by its own index
-NEWEST_OF_PROJECT: Final = """
-select s.seq, s.body, o.* from specs s join orders o on o.id = s.order_id
-where s.seq < $1 and s.seq >= $5 and (cast($2 as text) is null or $2 like '%,' || o.state || ',%')
-    and (cast($3 as text) is null or s.pool = $3) and (cast($6 as text) is null or s.body like $6 escape '!')
-    and s.project = $7
-order by s.seq desc limit $4
-"""
+NEWEST_OF_PROJECT: Final = NEWEST.replace("order by", "    and s.project = $7\norder by")
 
 # window: where a walk over the next $2 orders below $1 ends, and how many there are
 WINDOW: Final = """
 select coalesce(min(seq), 0), count(*) from (select seq from specs where seq < $1 order by seq desc limit $2) w
 """
-WINDOW_OF_PROJECT: Final = """
-select coalesce(min(seq), 0), count(*) from (
-    select seq from specs where seq < $1 and project = $3 order by seq desc limit $2) w
-"""
+WINDOW_OF_PROJECT: Final = WINDOW.replace("seq < $1", "seq < $1 and project = $3")
 
 # newest by id: those with ids from $5 to below $6, which are few, not in the order of their submit
 NEWEST_BY_ID: Final = """
@@ -282,17 +273,9 @@ RUNS: Final = "select * from runs where order_id = $1 order by number"
 ENDED_NUMBERS: Final = "select order_id, number from runs where order_id = any (cast($1 as text[]))"
 
 # waiting: the first order of these pools that is ready or will be
-WAITING_POSTGRES: Final = """
-select 1 from unnest(cast($1 as text[])) as p (name)
-where exists (select 1 from orders where pool = p.name and rank is not null)
-    or exists (select 1 from orders where pool = p.name and due_at is not null)
-limit 1
-"""
-WAITING_SQLITE: Final = """
-select 1 from json_each($1) p
-where exists (select 1 from orders where pool = p.value and rank is not null)
-    or exists (select 1 from orders where pool = p.value and due_at is not null)
-limit 1
+WAITING: Final = """
+select 1 where exists (select 1 from orders where pool = any (cast($1 as text[])) and rank is not null)
+    or exists (select 1 from orders where pool = any (cast($1 as text[])) and due_at is not null)
 """
 
 # open by project: open runs over all hosts

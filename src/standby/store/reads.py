@@ -56,7 +56,6 @@ class Dialect(Struct, frozen=True):
     candidates: str
     candidates_after: str
     named: str
-    waiting: str
     log_tails: str
     lengths: str
 
@@ -166,7 +165,7 @@ class Reads(ScheduleReads):
         return [_work(row) for row in await self.fetch(queries.DUE, pool, now, most)]
 
     async def waiting(self, pools: Sequence[str]) -> bool:
-        return bool(await self.fetch(self.dialect.waiting, list(pools)))
+        return bool(await self.fetch(queries.WAITING, list(pools)))
 
     async def position(self, order: Order) -> int | None:
         if order.rank is None:

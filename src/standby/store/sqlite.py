@@ -37,7 +37,6 @@ DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
     candidates_after=queries.CANDIDATES_AFTER_SQLITE,
     named=queries.NAMED_SQLITE,
-    waiting=queries.WAITING_SQLITE,
     log_tails=queries.LOG_TAILS_SQLITE,
     lengths=queries.LENGTHS_SQLITE,
 )
