@@ -307,12 +307,9 @@ class PostgresStore(Sweeps):
         ignored = [chunk.run_id for chunk in chunks if chunk.run_id not in tails]
         return {**tails, **(await self.log_tails(ignored) if ignored else {})}
 
-    async def put_report(self, report: Report, *, news: bool) -> Report:
-        """Keep what a worker says of its run; news are told here and to other instances."""
-        told = [("select pg_notify($1, $2)", CHANNEL, report_text(report.run_id))] if news and self.hints.on else []
-        (kept,) = await self.transact((sweep.PUT_REPORT, *astuple(report)), *told)
-        self.reported(report, news=news)
-        return rows.value(Report, kept)
+    def telling(self, report: Report) -> Sequence[Step]:
+        """What tells other instances of a report."""
+        return [("select pg_notify($1, $2)", CHANNEL, report_text(report.run_id))] if self.hints.on else []
 
     async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
         """Run the steps in one transaction, with the writers' lock held when asked for; the rows of the first one."""

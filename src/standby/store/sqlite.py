@@ -64,8 +64,7 @@ def clock_ms() -> int:
 class Lines(Protocol):
     """The connections to one database file."""
 
-    @property
-    def writer(self) -> apsw.Connection: ...
+    writer: apsw.Connection
 
     async def write(self, work: Work[T]) -> T:
         """Run a whole transaction where the writer lives."""
@@ -85,7 +84,7 @@ class Threads:
     """
 
     def __init__(self, path: Path, *, synchronous: str, long_reads: bool) -> None:
-        self._writer = open_connection(path, synchronous=synchronous)
+        self.writer = open_connection(path, synchronous=synchronous)
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="standby-writer")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="standby-reader") if long_reads else None
         self._reader: apsw.Connection | None = None
@@ -96,12 +95,8 @@ class Threads:
         self._reader = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
         self._reader.set_busy_timeout(READ_BUSY_MS)
 
-    @property
-    def writer(self) -> apsw.Connection:
-        return self._writer
-
     async def write(self, work: Work[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writing, work, self._writer)
+        return await asyncio.get_running_loop().run_in_executor(self._writing, work, self.writer)
 
     async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
         assert self._reader is not None, "the schema was not opened"
@@ -116,7 +111,7 @@ class Threads:
         self._writing.shutdown()
         if self._reader is not None:
             self._reader.close()
-        self._writer.close()
+        self.writer.close()
 
 
 class Inline:

@@ -158,14 +158,14 @@ class Sweeps(Reads):
         await self.transact_logs((REMOVE_LOGS, list(run_ids)))
 
     async def put_report(self, report: Report, *, news: bool) -> Report:
-        (kept,) = await self.transact((PUT_REPORT, *astuple(report)))
-        self.reported(report, news=news)
-        return rows.value(Report, kept)
-
-    def reported(self, report: Report, *, news: bool) -> None:
-        """Tell this process."""
+        (kept,) = await self.transact((PUT_REPORT, *astuple(report)), *(self.telling(report) if news else ()))
         if news:
             self.hints.tell(Heard(frozenset(), reported=frozenset({report.run_id})))
+        return rows.value(Report, kept)
+
+    def telling(self, report: Report) -> Sequence[Step]:
+        """What tells other instances of a report; nothing where there are none."""
+        return ()
 
     async def put_reading(self, host: str, at: int, body: str) -> None:
         await self.transact((PUT_READING, host, at, body))
