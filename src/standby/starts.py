@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from standby.core import admit, explain, pressure
 from standby.core.model import Host, Lease, Level, Order, OrderState, Pool, Slot
+from standby.core.room import Room
 from standby.core.sighting import ImageState
 from standby.world import World
 
@@ -50,8 +52,6 @@ def house_of(floor: Floor, pool: Pool, lease: Lease | None, now: int) -> explain
         lease=lease,
         slots=[slot for slot in floor.slots if slot.pool == pool.name],
         holders=floor.holders,
-        project_open=0,
-        project_max=None,
         now=now,
         pools=floor.pools,
         host_slots=floor.slots,
@@ -61,23 +61,30 @@ def house_of(floor: Floor, pool: Pool, lease: Lease | None, now: int) -> explain
     )
 
 
+def room_of(floor: Floor, now: int) -> Room:
+    """The host as its leader sees it, without any project."""
+    return Room(
+        host=floor.host,
+        pools=floor.pools,
+        slots=floor.slots,
+        opened=list(floor.holders.values()),
+        seats=floor.seats,
+        now=now,
+        missing=frozenset(name for name, state in floor.images.items() if not state.present),
+    )
+
+
 async def read_waiters(world: World, floor: Floor) -> Sequence[Order]:
     """The orders that wait for nothing but a start, the next one first: what the leader's own decision says."""
     if pressure.starts_max(floor.host) is None and not pressure.start_gap_ms(floor.host):
         return []
     store = world.store
     projects = {project.name: project for project in await store.projects()}
-    room = admit.Room(
-        host=floor.host,
-        pools=floor.pools,
-        slots=floor.slots,
-        opened=list(floor.holders.values()),
+    room = replace(
+        room_of(floor, world.clock.now()),
         project_open=await store.open_by_project(),
         project_max={name: project.running_max for name, project in projects.items()},
         weights={name: project.weight for name, project in projects.items()},
-        seats=floor.seats,
-        now=world.clock.now(),
-        missing=frozenset(name for name, state in floor.images.items() if not state.present),
     )
     waiting: list[Order] = []
     for pool in floor.pools.values():
@@ -95,8 +102,5 @@ def has_seats(world: World, host: Host) -> bool:
 
 
 def in_flight(floor: Floor, now: int) -> Sequence[explain.Start]:
-    """The starts in flight, the oldest first; none where the host's slots are seats and no pool is left."""
-    pool = next(iter(floor.pools.values()), None)
-    if pool is None:
-        return []
-    return explain.starts(house_of(floor, pool, None, now))
+    """The starts in flight, the oldest first."""
+    return explain.starts(room_of(floor, now))

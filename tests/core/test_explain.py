@@ -330,7 +330,7 @@ def test_who_waits_for_a_start_is_told_how_many_are_in_flight_who_they_are_and_i
     seat = place(8, cold, SlotState.CREATING)
     both = {"pools": {"default": of, "live": live, "cold": cold}, "host": host(starts_max=2)}
     house = _crowded(place(1, of), making, seat, of=of, holders=runs, **both)
-    assert explain.starts(house) == [
+    assert explain.starts(house.room) == [
         Start(slot=making.name, order=None, since=NOW - 9),
         Start(slot="standby-pool-default-002", order="open-2", since=NOW - 5),
     ]

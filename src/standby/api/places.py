@@ -29,10 +29,9 @@ from standby.api.views import answer, length, tagged, view_of
 from standby.api.waits import read_took
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
 from standby.core import places, pressure, processors
-from standby.core.admit import Room
 from standby.core.model import Host, Json, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
 from standby.core.outlook import NOTHING
-from standby.starts import has_seats, in_flight, read_floor, read_waiters
+from standby.starts import Floor, in_flight, read_floor, read_waiters, room_of
 from standby.world import World
 
 TRIES: Final = 20
@@ -148,7 +147,8 @@ async def list_slots(request: Request, world: WorldNeed, pool: str | None = None
 @router.get("/hosts")
 async def list_hosts(request: Request, world: WorldNeed) -> Response:
     """All hosts, who leads them and how full they are."""
-    return tagged(request, HostsView(hosts=[await _host_view(world, host) for host in await world.store.hosts()]))
+    floors = [await read_floor(world, host) for host in await world.store.hosts()]
+    return tagged(request, HostsView(hosts=[await _host_view(world, floor) for floor in floors]))
 
 
 @router.get("/hosts/{name}")
@@ -293,38 +293,27 @@ async def _pool_views(world: World) -> list[PoolView]:
     ]
 
 
-async def _host_view(world: World, host: Host) -> HostView:
+async def _host_view(world: World, floor: Floor) -> HostView:
     leases = {lease.host: lease for lease in await world.store.leases()}
-    floor = await read_floor(world, host)
-    opened = list(floor.holders.values())
-    room = Room(
-        host=host,
-        pools=floor.pools,
-        slots=floor.slots,
-        opened=opened,
-        project_open={},
-        project_max={},
-        seats=has_seats(world, host),
-    )
-    used = Used(room.used_mb, processors.used(floor.pools, opened, floor.seats))
-    reading, now = await world.store.reading(host.name), world.clock.now()
+    host, now = floor.host, world.clock.now()
+    room = room_of(floor, now)
+    used = Used(room.used_mb, processors.used(room.pools, room.opened, room.seats))
+    reading = await world.store.reading(host.name)
     return host_view(host, leases.get(host.name), used, now, None if reading is None else reading[0])
 
 
 async def _full_host_view(world: World, host: Host) -> FullHostView:
-    store, view = world.store, await _host_view(world, host)
-    pools = [pool for pool in await store.pools() if pool.host == host.name]
-    holders = await store.holders(host=host.name)
-    counts, reading = await store.counts(), await store.reading(host.name)
+    floor = await read_floor(world, host)
+    counts, reading = await world.store.counts(), await world.store.reading(host.name)
     return FullHostView(
-        **asdict(view),
+        **asdict(await _host_view(world, floor)),
         reading=None if reading is None else reading_view(*reading),
-        slots=Counter(slot_word(slot, holders.get(slot.name)) for slot in await store.slots(host=host.name)),
-        slots_max=sum(pool.settings.slots_max for pool in pools),
-        queue_depth=sum(counts.get((pool.name, OrderState.PENDING), 0) for pool in pools),
-        pools=[pool.name for pool in pools],
+        slots=Counter(slot_word(slot, floor.holders.get(slot.name)) for slot in floor.slots),
+        slots_max=sum(pool.settings.slots_max for pool in floor.pools.values()),
+        queue_depth=sum(counts.get((name, OrderState.PENDING), 0) for name in floor.pools),
+        pools=list(floor.pools),
         starts_max=pressure.starts_max(host),
         start_gap_s=length(pressure.start_gap_ms(host)),
-        starting=len(in_flight(await read_floor(world, host), world.clock.now())),
-        images=[view_of(ImageView, state) for state in await store.images(host.name)],
+        starting=len(in_flight(floor, world.clock.now())),
+        images=[view_of(ImageView, state) for state in floor.images.values()],
     )

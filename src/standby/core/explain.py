@@ -11,6 +11,7 @@ from standby.core.lifecycle import blocked_total_ms
 from standby.core.limits import limit, mode_text, of_pool
 from standby.core.model import Lease, Level, Mode, Order, OrderState, Reason, SlotState
 from standby.core.places import TRIES_AFTER_MS
+from standby.core.room import Room
 from standby.core.sighting import ImageState
 from standby.core.warm import needed_mb
 
@@ -26,17 +27,17 @@ class Start(Struct, frozen=True, kw_only=True):
     since: int
 
 
-def starts(house: House) -> list[Start]:
+def starts(room: Room) -> list[Start]:
     """The platform starts in flight on the host, the oldest first: who holds the deploy gate's permits."""
     found = [
-        Start(slot=slot, order=order.id, since=order.commanded_at or 0)
-        for slot, order in house.holders.items()
-        if order.ready_at is None and not house.room.hands_over(order.pool)
+        Start(slot=order.slot or "", order=order.id, since=order.commanded_at or 0)
+        for order in room.opened
+        if order.ready_at is None and not room.hands_over(order.pool)
     ]
     found += [
         Start(slot=slot.name, order=None, since=slot.state_since)
-        for slot in house.host_slots
-        if slot.state is SlotState.CREATING and slot.pool in house.pools and not house.room.is_seat(slot.pool)
+        for slot in room.stock.making
+        if slot.pool in room.pools and not room.is_seat(slot.pool)
     ]
     return sorted(found, key=lambda start: (start.since, start.slot))
 
@@ -251,7 +252,7 @@ def _starts(house: House) -> Gate:
         text = f"the last start on host {host.name} was {ago_s:.0f} s ago, and two are {gap_s:g} s apart"
         follows = "it starts when the gap is over and those before it are served"
         return Gate(GateName.STARTS, text, room.gap_ends_at, follows=follows)
-    flying = starts(house)
+    flying = starts(room)
     text = f"{room.starting} of {host.starts_max} starts on host {host.name} are in flight"
     holders = ", ".join(f"order {each.order}" if each.order else f"slot {each.slot}" for each in flying[:4])
     line = "" if house.line is None else f"; it is number {house.line.place} of {house.line.length} that wait"

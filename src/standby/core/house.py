@@ -98,8 +98,8 @@ class House(Struct, frozen=True, kw_only=True, dict=True):
     """Of the pool."""
     holders: Mapping[str, Order]
     """Slot name -> the order that holds it, on the whole host."""
-    project_open: int
-    project_max: int | None
+    project_open: int = 0
+    project_max: int | None = None
     project_holders: Sequence[Order] = ()
     """The project's open runs over all hosts, where it is limited."""
     now: int
@@ -131,8 +131,6 @@ class House(Struct, frozen=True, kw_only=True, dict=True):
             pools={**self.pools, self.pool.name: self.pool},
             slots=self.host_slots or self.slots,
             opened=list(self.holders.values()),
-            project_open={},
-            project_max={},
             seats=self.seats,
             now=self.now,
             missing=frozenset() if image is None or image.present else frozenset({image.image}),

@@ -216,7 +216,7 @@ def _starts(house: House, own: Took) -> Starts | None:
         return Starts((), 0, gap_ms, first_ms) if rate else None
     takes_ms = _median(own.starts)
     most = host.starts_max or 0
-    flying = [max(0, takes_ms - (now - each.since)) for each in explain.starts(house)]
+    flying = [max(0, takes_ms - (now - each.since)) for each in explain.starts(house.room)]
     free_in = sorted([*flying, *[0] * most])[-most:] if most else []
     return Starts(free_in, takes_ms, max(gap_ms, host.start_gap_ms), first_ms)
 

@@ -66,8 +66,8 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
     """Orders with an open run on the host."""
     ending: Sequence[Order] = ()
     """Orders whose end is not saved yet: they hold no slot, but their memory."""
-    project_open: Mapping[str, int]
-    project_max: Mapping[str, int | None]
+    project_open: Mapping[str, int] = {}
+    project_max: Mapping[str, int | None] = {}
     seats: bool = True
     """The driver's slots are mere seats."""
     now: int = 0
