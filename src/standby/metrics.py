@@ -7,7 +7,6 @@ several servers on one database each reports all of it, so take one of them, not
 import asyncio
 from collections import Counter as Count
 from collections import OrderedDict
-from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -23,7 +22,7 @@ from standby.core.sighting import Reading
 from standby.estimates import Error
 from standby.starts import in_flight, read_floor, read_waiters
 from standby.store.contract import Store, StoreDown
-from standby.world import World
+from standby.world import World, within
 
 QUIET_S: Final = 15.0
 """How long nothing is read as long as nothing is heard."""
@@ -166,9 +165,9 @@ class Metrics:
                 except StoreDown:
                     log.warning("metrics_wait", why="the store does not answer")
                     heard.set()
-                await _wait(stopping, world.config.poll_ms / 1000)
+                await within(stopping, world.config.poll_ms / 1000)
                 if world.config.hints:
-                    await _wait(heard, QUIET_S)
+                    await within(heard, QUIET_S)
         finally:
             end()
 
@@ -243,9 +242,3 @@ class Metrics:
             work = await store.order(event.subject)
             found = None if work is None else _Seen(work.order.pool)
         return found
-
-
-async def _wait(event: asyncio.Event, seconds: float) -> None:
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()

@@ -7,6 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Awaitable, Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar, cast
 
@@ -112,6 +113,14 @@ class Ids:
 def _letters(value: int, length: int) -> str:
     """The lowest bits, five a letter; `length` is even."""
     return "".join([_PAIRS[(value >> shift) & 1023] for shift in range(5 * length - 10, -1, -10)])
+
+
+async def within(event: asyncio.Event, seconds: float) -> bool:
+    """Wait for an event, at most so long; returns whether it is set."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    return event.is_set()
 
 
 class Shared:

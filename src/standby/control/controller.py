@@ -19,7 +19,7 @@ from standby.core.errors import Unreachable
 from standby.core.model import Trigger
 from standby.drivers.contract import Driver, Logs, Watch
 from standby.store.contract import StoreDown
-from standby.world import StoreClock, World
+from standby.world import StoreClock, World, within
 
 log = structlog.get_logger()
 
@@ -195,7 +195,7 @@ class Controller:
                 await self._pause(self._jittered(backoff_s))
                 continue
             if wait_s > 0:
-                await _within(wake, self._jittered(wait_s))
+                await within(wake, self._jittered(wait_s))
             else:
                 await asyncio.sleep(0)
 
@@ -286,18 +286,10 @@ class Controller:
 
     async def _pause(self, seconds: float) -> bool:
         """Wait, but not longer than until this instance stops; returns whether it does."""
-        return await _within(self._stopping, seconds)
+        return await within(self._stopping, seconds)
 
     def _jittered(self, seconds: float) -> float:
         return seconds * (0.9 + 0.2 * self._world.chance())
-
-
-async def _within(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event, at most so long; returns whether it is set."""
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    return event.is_set()
 
 
 async def _watch(driver: Watch, stirred: Callable[[], None]) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final
 
 import msgspec
@@ -17,7 +16,7 @@ from standby.core.model import Host, Level, Trigger
 from standby.core.sighting import Reading
 from standby.drivers.contract import Driver, Gauge
 from standby.store.contract import StoreDown
-from standby.world import World
+from standby.world import World, within
 
 log = structlog.get_logger()
 
@@ -47,9 +46,7 @@ class Gauging:
         """The first reading of an epoch, so that nothing is claimed on a machine that was full before; it is not waited
         for long."""
         if self._gauge is not None and self._hands.beside("gauge", self._measure(self._gauge, host)):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FIRST_S):
-                    await self._came.wait()
+            await within(self._came, FIRST_S)
 
     async def weigh(self, mirror: Mirror) -> None:
         """Take in the last reading, and have the next one taken when it is time."""
