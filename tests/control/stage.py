@@ -12,7 +12,9 @@ from standby.control.host import HostStep
 from standby.control.lease import Hold
 from standby.core import lifecycle
 from standby.core.model import Order, OrderState, Spec, Trigger, run_id
+from standby.drivers.contract import Start
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
+from standby.drivers.scripted_run import Copy
 from standby.seal import Seal
 from standby.store.contract import Heard, Store
 from standby.store.sqlite import SqliteStore
@@ -36,12 +38,26 @@ class TestClock:
         return self.ms / 1000
 
 
+class Watched(ScriptedPlatform):
+    """Remembers the most copies of each order that were ever alive at once."""
+
+    def __init__(self, identity: str, *, seats: bool = True) -> None:
+        super().__init__(identity, seats=seats)
+        self.most_copies: dict[str, int] = {}
+
+    def start(self, start: Start, incarnation: str | None, until: int, now: int) -> Copy:
+        copy = super().start(start, incarnation, until, now)
+        alive = sum(each.order_id == copy.order_id for each in self.alive(now))
+        self.most_copies[copy.order_id] = max(alive, self.most_copies.get(copy.order_id, 0))
+        return copy
+
+
 class Stage:
     """One installation with one scripted host, its store and its platform; leaders come and go."""
 
     def __init__(self, store: Store | None = None, clock: TestClock | None = None, **keys: Any) -> None:
         self.clock = clock or TestClock()
-        self.platform = ScriptedPlatform("platform-1", seats=keys.pop("seats", True))
+        self.platform = Watched("platform-1", seats=keys.pop("seats", True))
         self.driver = ScriptedDriver(self.platform, now=self.clock.now, pause=lambda: asyncio.sleep(0))
         pools = keys.pop("pools", {"default": {"slots_max": 2, "memory_mb": 100}})
         config = Config.of(hosts={"local": {"driver": "scripted", **keys.pop("host", {})}}, pools=pools, **keys)

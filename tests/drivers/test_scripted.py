@@ -1,7 +1,6 @@
 """The scripted platform: it does what it is told, fences like a keeper, and lies only on request."""
 
 import pytest
-from msgspec.structs import replace
 
 from standby.core.errors import Refused, Unreachable
 from standby.core.model import Json
@@ -153,14 +152,6 @@ async def test_a_command_delivered_late_is_refused(seats: ScriptedRig) -> None:
     start = start_of(slot, "o", seats.lasting())
     with pytest.raises(CommandRefused, match="too late"):
         seats.platform.start(start, slot.incarnation, until=seats.at, now=seats.at + 1)
-
-
-async def test_the_platform_counts_live_copies_of_an_order(seats: ScriptedRig) -> None:
-    slot = await place(seats.driver)
-    for attempt in (1, 2):
-        start = start_of(slot, "o", seats.lasting())
-        await seats.driver.start(slot, replace(start, run_id=f"o-{attempt}"))
-    assert seats.platform.most_copies == {"o": 2}
 
 
 async def test_a_new_platform_is_another_one(seats: ScriptedRig) -> None:

@@ -8,7 +8,6 @@ It has no timers: what a copy is doing is computed from the passed clock at each
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -34,7 +33,6 @@ from standby.drivers.scripted_run import Copy, Script, parse, planned
 
 _LINES_A_CALL: Final = 1000
 _FORGOTTEN_MS: Final = 5_000
-_ORDERS_KEPT: Final = 10_000
 
 
 class ScriptedPlatform:
@@ -50,13 +48,10 @@ class ScriptedPlatform:
         self.copies: dict[str, Copy] = {}
         self.forgotten: dict[str, int] = {}
         """Runs that are over, with the time when no start of them can arrive any more: then they are dropped."""
-        self.most_copies: dict[str, int] = {}
-        """Order id -> the most copies of it that were ever alive at once; of the last orders."""
         self.epoch = 0
         self.unreachable_until = 0
         self.reading: Reading | None = None
         """What is measured on it; null: nothing."""
-        self._copies_of: dict[str, list[Copy]] = {}
         self._forgotten: deque[str] = deque()
 
     def check_reachable(self, now: int) -> None:
@@ -116,10 +111,6 @@ class ScriptedPlatform:
     def forget(self, run_id: str, now: int) -> None:
         """Drop an ended copy. Its id is refused for as long as a start of it could still be on its way."""
         copy = self.copies.pop(run_id)
-        mine = self._copies_of[copy.order_id]
-        mine.remove(copy)
-        if not mine:
-            del self._copies_of[copy.order_id]
         self.forgotten[run_id] = max(now, copy.start_until) + _FORGOTTEN_MS
         self._forgotten.append(run_id)
         while self.forgotten[self._forgotten[0]] < now:
@@ -135,10 +126,9 @@ class ScriptedPlatform:
             script = parse(start.spec.payload)
         except Refused as mistake:
             script = Script(start_error=str(mistake))
-        order_id = start.order.id
         copy = Copy(
             run_id=start.run_id,
-            order_id=order_id,
+            order_id=start.order.id,
             incarnation=incarnation,
             script=script,
             commanded_at=now,
@@ -147,11 +137,6 @@ class ScriptedPlatform:
         )
         self.copies[start.run_id] = copy
         self.unreachable_until = max(self.unreachable_until, now + script.unreachable_ms)
-        mine = self._copies_of.setdefault(order_id, [])
-        mine.append(copy)
-        self.most_copies[order_id] = max(sum(each.alive(now) for each in mine), self.most_copies.get(order_id, 0))
-        if len(self.most_copies) > _ORDERS_KEPT:
-            self.most_copies = dict(islice(self.most_copies.items(), _ORDERS_KEPT // 2, None))
         return copy
 
 
@@ -176,6 +161,12 @@ class ScriptedDriver:
         self.seats = platform.seats
         self._now = now
 
+    def _reached(self) -> int:
+        """The time; raises Unreachable while the platform cannot be asked."""
+        now = self._now()
+        self.platform.check_reachable(now)
+        return now
+
     async def open(self) -> None:
         """There is nothing to connect to."""
 
@@ -184,19 +175,16 @@ class ScriptedDriver:
 
     async def identity(self) -> str:
         """The platform's name."""
-        self.platform.check_reachable(self._now())
+        self._reached()
         return self.platform.name
 
     async def create(self, slot: Slot, making: Making) -> str | None:
         """Make the place, or nothing where places are seats."""
-        now = self._now()
-        self.platform.check_reachable(now)
-        return self.platform.create(slot, making, now)
+        return self.platform.create(slot, making, self._reached())
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
         """Begin what the payload says."""
-        now = self._now()
-        self.platform.check_reachable(now)
+        now = self._reached()
         incarnation = start.order.incarnation or slot.incarnation
         copy = self.platform.start(start, incarnation, now + start.valid_for_ms, now)
         self.platform.check_reachable(now)
@@ -204,45 +192,39 @@ class ScriptedDriver:
 
     async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:
         """Ask or force; a run of another incarnation is left alone."""
-        now = self._now()
-        self.platform.check_reachable(now)
+        now = self._reached()
         copy = self.platform.copies.get(run_id)
         if copy is None or copy.incarnation == incarnation:
             self.platform.stop(run_id, force=force, epoch=epoch, now=now)
 
     async def remove(self, slot: Slot) -> None:
         """Take the place away; a seat is nothing."""
-        now = self._now()
-        self.platform.check_reachable(now)
+        now = self._reached()
         place = self.platform.yard.named(slot)
         if place is not None:
             self.platform.remove(place.incarnation, now)
 
     async def places(self) -> Sequence[Place]:
         """All places there are."""
-        now = self._now()
-        self.platform.check_reachable(now)
-        return list(self.platform.yard.listed(now))
+        return list(self.platform.yard.listed(self._reached()))
 
     async def remove_stray(self, place: Place) -> None:
         """Take exactly this one away."""
-        now = self._now()
-        self.platform.check_reachable(now)
-        self.platform.remove(place.incarnation, now)
+        self.platform.remove(place.incarnation, self._reached())
 
     async def has_image(self, image: str) -> bool:
         """Whether it is there."""
-        self.platform.check_reachable(self._now())
+        self._reached()
         return self.platform.yard.images is None or image in self.platform.yard.images
 
     def pull(self, image: str) -> AsyncIterator[str]:
         """Get it, in the time that the platform says."""
-        self.platform.check_reachable(self._now())
+        self._reached()
         return self.platform.yard.pull(image, self._now, self._pause)
 
     async def measure(self) -> Reading:
         """What the platform, or the file that stands for it, says."""
-        self.platform.check_reachable(self._now())
+        self._reached()
         if self.platform.reading is not None or self._reading_file is None:
             return self.platform.reading or Reading()
         try:
@@ -252,30 +234,27 @@ class ScriptedDriver:
 
     async def caption(self, slot: Slot, text: str) -> None:
         """Keep it for whoever looks."""
-        self.platform.check_reachable(self._now())
+        self._reached()
         self.platform.yard.captions[slot.name] = text
 
     async def observe(self, runs: Sequence[OpenRun]) -> Sequence[Sighting]:
         """One sighting for each run, as late or untrue as its script says."""
-        now = self._now()
-        self.platform.check_reachable(now)
+        now = self._reached()
         return [self._observe(run, now) for run in runs]
 
     async def logs(self, cursors: Mapping[str, str]) -> Sequence[LogPiece]:
         """The script's lines from the cursor (a number of lines) on, once it is ready."""
-        now = self._now()
-        self.platform.check_reachable(now)
+        now = self._reached()
         return [self._log(run_id, cursor, now) for run_id, cursor in cursors.items()]
 
     async def unstored(self) -> Sequence[str]:
         """All copies that were not forgotten."""
-        self.platform.check_reachable(self._now())
+        self._reached()
         return list(self.platform.copies)
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop ended copies; raises CommandRefused, naming them, if some are alive."""
-        now = self._now()
-        self.platform.check_reachable(now)
+        now = self._reached()
         copies = self.platform.copies
         live = [run_id for run_id in run_ids if run_id in copies and copies[run_id].alive(now)]
         for run_id in run_ids:
