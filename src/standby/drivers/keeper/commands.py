@@ -32,8 +32,6 @@ class Commands:
         self._places = Places()
         self._tree = tree_
         self._watch = watch
-        self._cgroups: str | None = None
-        self._cgroups_tried = False
         self.live = 0
         self._live_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _FDS_KEPT_FREE
 
@@ -120,7 +118,8 @@ class Commands:
             raise Refusal(f"{self.live} runs are alive, more would need more open files: try later")
 
     def _begin(self, run_id: str, ask: Record) -> Run:
-        cgroup = self._cgroup_of(run_id) if ask["cgroups"] else None
+        home = self._cgroups if ask["cgroups"] else None
+        cgroup = None if home is None else f"{home}/{run_id}"
         nonce, most = secrets.token_hex(16), ask.get("memory_mb")
         record = {"k": "run", "r": run_id, "n": nonce, "e": ask["epoch"], "cg": cgroup}
         try:  # the intent is in the journal before anything is spawned, so that it is never spawned twice
@@ -156,8 +155,7 @@ class Commands:
             log.fault(f"journal: {error}")
             self._watch(run)
 
-    def _cgroup_of(self, run_id: str) -> str | None:
-        if not self._cgroups_tried:
-            self._cgroups_tried = True
-            self._cgroups = kernel.make_cgroup_home(f"standby-{self._journal.state.id}")
-        return None if self._cgroups is None else f"{self._cgroups}/{run_id}"
+    @cached_property
+    def _cgroups(self) -> str | None:
+        """Where the control groups of our runs are; null when none can be made."""
+        return kernel.make_cgroup_home(f"standby-{self._journal.state.id}")

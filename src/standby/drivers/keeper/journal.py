@@ -25,23 +25,6 @@ Record = dict[str, Any]
 class Run:
     """One run. The first part is folded from the journal, the second is what this keeper process knows of it."""
 
-    __slots__ = (
-        "asked",
-        "cgroup",
-        "exit",
-        "fd",
-        "forced",
-        "gone",
-        "id",
-        "memory_mb",
-        "nonce",
-        "ours",
-        "pid",
-        "start",
-        "sure",
-        "usage",
-    )
-
     def __init__(self, run_id: str, nonce: str, cgroup: str | None, memory_mb: int | None = None) -> None:
         self.id, self.nonce, self.cgroup = run_id, nonce, cgroup
         self.memory_mb = memory_mb

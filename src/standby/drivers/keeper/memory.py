@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+from functools import cached_property
 
 from standby.drivers.keeper import kernel
 from standby.drivers.keeper.journal import Record
@@ -15,15 +16,16 @@ class Memory:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._home: str | None = None
-        self._tried = False
+
+    @cached_property
+    def _home(self) -> str | None:
+        return _first_home(self._name) or _second_home(self._name)
 
     def make(self, run_id: str, limit_mb: int) -> str | None:
         """A group that may take so much, swap included; null when there can be none."""
-        home = self._find()
-        if home is None:
+        if self._home is None:
             return None
-        group, size = f"{home}/{run_id}", str(limit_mb << 20)
+        group, size = f"{self._home}/{run_id}", str(limit_mb << 20)
         try:
             os.makedirs(group, exist_ok=True)
             first = os.path.exists(f"{group}/{_FIRST['limit']}")
@@ -40,7 +42,7 @@ class Memory:
 
     def tell(self, run_id: str) -> Record:
         """Whether a process of the run was killed for want of memory, and how much it took at the most."""
-        group = f"{self._find()}/{run_id}"
+        group = f"{self._home}/{run_id}"
         told: Record = {}
         for file, word in (("memory.oom_control", "oom_kill"), ("memory.events", "oom_kill")):
             counts = dict(line.split(None, 1) for line in _text(f"{group}/{file}").splitlines())
@@ -58,19 +60,11 @@ class Memory:
 
     def remove_all(self) -> None:
         """Take away what a keeper of this name left, as far as nobody lives in it."""
-        home = self._find()
-        if home is not None:
-            for entry in os.scandir(home):
+        if self._home is not None:
+            for entry in os.scandir(self._home):
                 if entry.is_dir():
                     kernel.cgroup_remove(entry.path)
-            kernel.cgroup_remove(home)
-            self._tried = False
-
-    def _find(self) -> str | None:
-        if not self._tried:
-            self._tried = True
-            self._home = _first_home(self._name) or _second_home(self._name)
-        return self._home
+            kernel.cgroup_remove(self._home)
 
 
 def _first_home(name: str) -> str | None:
