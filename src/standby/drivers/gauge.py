@@ -2,19 +2,9 @@
 
 import os
 from pathlib import Path
-from typing import Final
 
 from standby.core.sighting import Pressure, Reading
 from standby.machine import PROC, Memory, memory, text
-
-PRESSURES: Final = {
-    "memory_some_avg10": ("memory", "some"),
-    "memory_full_avg10": ("memory", "full"),
-    "cpu_some_avg10": ("cpu", "some"),
-    "cpu_full_avg10": ("cpu", "full"),
-    "io_some_avg10": ("io", "some"),
-    "io_full_avg10": ("io", "full"),
-}
 
 
 class MachineGauge:
@@ -62,7 +52,8 @@ class MachineGauge:
             texts[name] = own or self._text(f"pressure/{name}")
         if not any(texts.values()):
             return None
-        return Pressure(**{key: _avg10(texts[name], kind) for key, (name, kind) in PRESSURES.items()})
+        both = [(name, kind) for name in texts for kind in ("some", "full")]
+        return Pressure(**{f"{name}_{kind}_avg10": _avg10(texts[name], kind) for name, kind in both})
 
     def _disk_free_mb(self) -> int | None:
         try:

@@ -31,18 +31,9 @@ class _Listing(Struct, frozen=True):
     forgotten: list[str]
 
 
-class _RunIds(Struct, frozen=True):
-    run_ids: list[str]
-
-
-class _Forgotten(Struct, frozen=True):
-    live: list[str]
-
-
 _read_state: Final = msgspec.json.Decoder(RunState).decode
 _read_listing: Final = msgspec.json.Decoder(_Listing).decode
-_read_run_ids: Final = msgspec.json.Decoder(_RunIds).decode
-_read_forgotten: Final = msgspec.json.Decoder(_Forgotten).decode
+_read_names: Final = msgspec.json.Decoder(dict[str, list[str]]).decode
 
 
 class ProcessDriver:
@@ -158,12 +149,12 @@ class ProcessDriver:
     async def unstored(self) -> Sequence[str]:
         """All runs that the keeper has not been told to forget."""
         wire = await self._link.ready()
-        return _read_run_ids(await wire.ask("all", {})).run_ids
+        return _read_names(await wire.ask("all", {}))["run_ids"]
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop ended runs and their directories; raises CommandRefused, naming them, if some are alive."""
         wire = await self._link.ready()
-        live = _read_forgotten(await wire.ask("forget", {"run_ids": list(run_ids)})).live
+        live = _read_names(await wire.ask("forget", {"run_ids": list(run_ids)}))["live"]
         await asyncio.to_thread(self._empty_trash)
         if live:
             raise CommandRefused(f"still alive: {', '.join(live)}")
