@@ -20,16 +20,13 @@ app = App(name="keys", help="List, add or remove API keys.")
 def list_keys(*, server: ServerNeed = HERE) -> int:
     """All keys by their names; the keys themselves are kept nowhere."""
     found = server.ask(lambda client: client.keys())
-    if server.json:
-        print_json({"keys": [{each: getattr(key, each) for each in ("name", "created_at", "last4")} for key in found]})
-    else:
-        columns = {
-            "KEY": lambda key: key.name,
-            "MADE": lambda key: f"{ago(key.created_at)} ago",
-            "ENDS IN": lambda key: key.last4,
-        }
-        print_table(found, columns)
-    return OK
+    plain = [{each: getattr(key, each) for each in ("name", "created_at", "last4")} for key in found]
+    columns = {
+        "KEY": lambda key: key.name,
+        "MADE": lambda key: f"{ago(key.created_at)} ago",
+        "ENDS IN": lambda key: key.last4,
+    }
+    return server.show({"keys": plain}, lambda: print_table(found, columns))
 
 
 @app.command

@@ -67,9 +67,7 @@ def run(words: Sequence[str]) -> int:
         return code if isinstance(code, int) else OK
     except CycloptsError as error:
         return _fail(USAGE, f"{error}\ntry: {' '.join(['standby', *(error.command_chain or ())])} --help")
-    except Unusable as error:
-        return _fail(USAGE, str(error))
-    except ConfigError as error:
+    except (Unusable, ConfigError) as error:
         return _fail(USAGE, str(error))
     except ServerUnreachable as error:
         return _fail(UNREACHABLE, str(error))

@@ -142,24 +142,11 @@ def event_line(event: Event, *, subject: bool = True) -> str:
 
 
 def _facts(order: Order) -> dict[str, Any]:
-    names = [
-        "id",
-        "state",
-        "queue_position",
-        "pool",
-        "project",
-        "attempt",
-        "retries_left",
-        "reason",
-        "exit_code",
-        "slot",
-        "priority",
-        "dedupe_key",
-        "concurrency_key",
-    ]
-    times = ["submitted_at", "due_at", "commanded_at", "ready_at", "deadline", "ended_at"]
+    state = ("id", "state", "queue_position", "pool", "project", "attempt", "retries_left", "reason", "exit_code")
+    place = ("slot", "priority", "dedupe_key", "concurrency_key")
+    times = ("submitted_at", "due_at", "commanded_at", "ready_at", "deadline", "ended_at")
     return {
-        **{name: getattr(order, name) for name in names},
+        **{name: getattr(order, name) for name in (*state, *place)},
         "waits for": order.gate.text if order.gate else None,
         **_times(order),
         **({} if order.worker is None else _said(order.worker)),

@@ -12,10 +12,10 @@ from standby.client.answers import Host, Image, Override, Pool, StartHolder, Sta
 
 PoolName = Annotated[str, Parameter(help="Name of the pool.")]
 HostName = Annotated[str, Parameter(help="Name of the host.")]
-
 Now = Annotated[
     bool, Parameter(negative=(), show_default=False, help="Also stop what runs; its policy says whether it runs again.")
 ]
+Unset = Annotated[list[str] | None, Parameter(negative=(), help="A key whose configured value counts again.")]
 
 pools = App(name="pools", help="List pools; show, set, pause, resume or drain one.")
 hosts = App(name="hosts", help="List hosts; show, pause, resume or drain one; declare one dead.")
@@ -120,9 +120,7 @@ def set_pool(
     *settings: Annotated[
         str, Parameter(help="key=value, with keys and values as in the configuration: run_timeout=2h.")
     ],
-    unset: Annotated[
-        list[str] | None, Parameter(negative=(), help="A key whose configured value counts again.")
-    ] = None,
+    unset: Unset = None,
     reason: Why = None,
     server: ServerNeed = HERE,
 ) -> int:
@@ -289,8 +287,7 @@ def show_starts(name: HostName, /, *, server: ServerNeed = HERE) -> int:
         "GIVES UP": _gives_up,
     }
     print_table([*found.holders, *found.waiters], columns)
-    most = "no limit" if found.maximum is None else f"at most {found.maximum}"
-    say(f"{found.active} in flight ({most}), {found.queued} waiting")
+    say(f"{found.active} in flight ({_most(found.maximum)}), {found.queued} waiting")
     return OK
 
 

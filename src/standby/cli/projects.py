@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from standby.cli.places import Now, overrides_text
+from standby.cli.places import Now, Unset, overrides_text
 from standby.cli.table import print_facts, print_table
 from standby.cli.talk import HERE, ServerNeed, Unusable, Why, ago, pair
 from standby.client.project_plans import Project
@@ -55,9 +55,7 @@ def set_project(
     name: ProjectName,
     /,
     *settings: Annotated[str, Parameter(help="key=value: running_max=4, weight=3, queue_max=none.")],
-    unset: Annotated[
-        list[str] | None, Parameter(negative=(), help="A key whose configured value counts again.")
-    ] = None,
+    unset: Unset = None,
     reason: Why = None,
     server: ServerNeed = HERE,
 ) -> int:
