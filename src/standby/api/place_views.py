@@ -6,10 +6,12 @@ import msgspec
 from msgspec import Struct
 
 from standby.api.views import Seconds, Time, seconds, time, view_of
+from standby.core import processors
 from standby.core.explain import Start
 from standby.core.lifecycle import blocked_total_ms
-from standby.core.model import Host, Lease, Level, Mode, Order, Slot, run_id, slot_word
+from standby.core.model import Lease, Level, Mode, Order, Slot, run_id, slot_word
 from standby.core.pressure import STALE_MS
+from standby.core.room import Room
 from standby.core.sighting import Pressure, Reading
 from standby.starts import Floor
 
@@ -81,13 +83,6 @@ class HostView(ModeView, frozen=True):
     pressure_since: Time | None
     pressure_cause: str | None
     calm_since: Time | None
-
-
-class Used(Struct, frozen=True):
-    """What is taken of a host's budgets."""
-
-    memory_mb: int
-    cpus: float
 
 
 class ReadingView(Struct, frozen=True):
@@ -179,15 +174,15 @@ def slot_view(slot: Slot, holder: Order | None) -> SlotView:
     )
 
 
-def host_view(host: Host, lease: Lease | None, used: Used, now: int, measured_at: int | None) -> HostView:
-    """A host, who leads it, and how much of its memory budget is taken by open runs."""
+def host_view(room: Room, lease: Lease | None, measured_at: int | None) -> HostView:
+    """A host, who leads it, and how much of its budgets is taken."""
     return view_of(
         HostView,
-        host,
-        lease=None if lease is None else lease_view(lease, now),
-        memory_used_mb=used.memory_mb,
-        cpus_used=used.cpus,
-        measured=measured_at is not None and now - measured_at <= STALE_MS,
+        room.host,
+        lease=None if lease is None else lease_view(lease, room.now),
+        memory_used_mb=room.used_mb,
+        cpus_used=processors.used(room.pools, room.opened, room.seats),
+        measured=measured_at is not None and room.now - measured_at <= STALE_MS,
     )
 
 

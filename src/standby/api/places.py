@@ -16,7 +16,6 @@ from standby.api.place_views import (
     ImageView,
     SlotsView,
     StartsView,
-    Used,
     host_view,
     reading_view,
     slot_view,
@@ -28,7 +27,7 @@ from standby.api.problems import Problem, invalid, not_found
 from standby.api.views import answer, length, tagged, view_of
 from standby.api.waits import read_took
 from standby.api.wire import DeadBody, DrainBody, PatchPoolBody, ReasonBody, parse
-from standby.core import places, pressure, processors
+from standby.core import places, pressure
 from standby.core.model import Host, Json, Mode, OrderState, Override, Pool, PoolSettings, Trigger, slot_word
 from standby.core.outlook import NOTHING
 from standby.starts import Floor, in_flight, read_floor, read_waiters, room_of
@@ -295,11 +294,9 @@ async def _pool_views(world: World) -> list[PoolView]:
 
 async def _host_view(world: World, floor: Floor) -> HostView:
     leases = {lease.host: lease for lease in await world.store.leases()}
-    host, now = floor.host, world.clock.now()
-    room = room_of(floor, now)
-    used = Used(room.used_mb, processors.used(room.pools, room.opened, room.seats))
-    reading = await world.store.reading(host.name)
-    return host_view(host, leases.get(host.name), used, now, None if reading is None else reading[0])
+    name, reading = floor.host.name, await world.store.reading(floor.host.name)
+    room = room_of(floor, world.clock.now())
+    return host_view(room, leases.get(name), None if reading is None else reading[0])
 
 
 async def _full_host_view(world: World, host: Host) -> FullHostView:
