@@ -1,7 +1,10 @@
 """The global step: history is kept as long as it was asked for."""
 
+import asyncio
+
 import pytest
 
+from standby.control.controller import Controller
 from standby.control.housekeeping import DAY_MS, Housekeeping
 from standby.core import lifecycle
 from standby.core.model import Trigger
@@ -42,3 +45,21 @@ async def test_nothing_is_pruned_by_a_clock_that_jumped() -> None:
     stage.clock.steady = False
     await Housekeeping(stage.world).step()
     assert (await stage.store.history()).pruned_to == 0
+
+
+async def test_housekeeping_with_a_fault_ends_nothing_else_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage, stop, tries = Stage(), asyncio.Event(), list[int]()
+
+    async def step(_: Housekeeping) -> None:
+        tries.append(1)
+        raise ValueError("a row that nobody can read")
+
+    monkeypatch.setattr(Housekeeping, "every_s", 0.0)
+    monkeypatch.setattr(Housekeeping, "step", step)
+    running = asyncio.create_task(Controller(stage.world, "a").run(stop))
+    async with asyncio.timeout(20):
+        while len(tries) < 2:
+            await asyncio.sleep(0)
+            assert not running.done()
+        stop.set()
+        await running

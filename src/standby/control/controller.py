@@ -241,6 +241,9 @@ class Controller:
                     await house.step()
             except StoreDown as error:
                 log.warning("housekeeping without a store", error=str(error))
+            except Exception:
+                # what is pruned too late harms nobody
+                log.exception("keeping house failed")
 
     async def _keep_schedules(self) -> None:
         """Make the orders of schedules when their ticks come."""
