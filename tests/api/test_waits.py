@@ -159,6 +159,22 @@ async def test_who_waits_for_memory_waits_for_the_runs_that_hold_it(tmp_path: Pa
         assert (gate["name"], gate["needed"], gate["free"], gate["holders"]) == ("memory", 600, 424, [running])
 
 
+async def test_nobody_of_a_lane_goes_before_its_first_who_waits_for_memory_and_that_is_said(tmp_path: Path) -> None:
+    async with house(tmp_path, pools={"default": {"memory_mb": 600}, "other": {}}) as home:
+        await measure(home, *[5_000] * 10)
+        running = await begin(home)
+        await home.new_slot()
+        first = (await home.submit())["id"]
+        look_again(home)
+        small = await home.submit(memory_mb=100)
+        assert small["estimated_wait_ms"] == 5_000
+        found = await why(home, small["id"])
+        gate = found["gate"]
+        assert (gate["name"], gate["holders"], found["estimated_wait_ms"]) == ("memory", [running], 5_000)
+        assert gate["text"].startswith(f"order {first}, the first of its lane, needs 600 MB; 424 of 1024 MB")
+        assert (await home.submit(memory_mb=100, project="other"))["estimated_wait_ms"] == 0, "it goes before them"
+
+
 async def test_where_a_label_tells_how_long_runs_take_the_wait_goes_by_the_labels_of_those_ahead(
     tmp_path: Path,
 ) -> None:

@@ -16,6 +16,7 @@ from tests.rows import NOW, host, order, pool, slot
 
 LEASE = Lease(host="local", owner="a", epoch=1, until=NOW + 1, renewed_at=NOW)
 RUNS = order(OrderState.RUNNING, id="other", project="a", concurrency_key="k", memory_mb=0)
+RUNS_HERE = order(OrderState.RUNNING, id="here", memory_mb=60, cpus=1.0)
 
 
 def _house(**parts: Any) -> House:
@@ -92,6 +93,24 @@ def test_a_turn_says_the_place_in_the_lane_and_who_takes_turns() -> None:
     assert many.endswith("with b, c, d, e and others")
     assert _gate(order(), _house(turn=Turn(1, ["b", "c", "d", "e"]))).text.endswith("with b, c, d, e")
     assert _gate(order(), _house(turn=Turn(1, []))).text == "it is served as soon as its turn comes"
+
+
+def test_who_is_behind_the_first_of_its_lane_that_waits_for_room_is_told_for_what_that_waits() -> None:
+    tight = {"host": host(memory_mb=100, cpus=2.0), "holders": {"slot-1": RUNS_HERE}}
+    for needs, name, text in (
+        ({"memory_mb": 50}, GateName.MEMORY, "needs 50 MB; 40 of 100 MB on host local are free"),
+        ({"memory_mb": 0, "cpus": 1.5}, GateName.CPUS, "needs 1.5 processors; 1 of 2 on host local are free"),
+    ):
+        behind = Turn(2, ["b"], order(id="first", **needs))
+        found = _gate(order(memory_mb=0, cpus=0.5), _house(**tight, turn=behind))
+        assert (found.name, found.text) == (name, f"order first, the first of its lane, {text}")
+        assert what_follows(order(), found) == "it starts when that has started, and those before it are served"
+
+
+@pytest.mark.parametrize("first", [order(id="first", memory_mb=0), order(id="first", memory_mb=101)])
+def test_nobody_waits_behind_one_that_starts_next_or_never_does(first: Order) -> None:
+    tight = {"host": host(memory_mb=100), "holders": {"slot-1": RUNS_HERE}}
+    assert _gate(order(memory_mb=0), _house(**tight, turn=Turn(2, ["b"], first))).name is GateName.TURN
 
 
 LIMITED = {GateName.PROJECT_LIMIT, GateName.POOL_LIMIT, GateName.START_RATE, GateName.CONCURRENCY_KEY}

@@ -23,11 +23,11 @@ from standby.api.views import (
     time,
     wait_views,
 )
-from standby.api.waits import CONTENDERS_MOST, expected, last_start
+from standby.api.waits import CONTENDERS_MOST, expected, first_of_lane, last_start
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
-from standby.core.model import Order, OrderState, Trigger, run_id
+from standby.core.model import Host, Order, OrderState, Trigger, run_id
 from standby.starts import Floor, house_of, read_floor, read_waiters
 from standby.store.contract import OrderFilter, Work
 from standby.world import World
@@ -179,10 +179,10 @@ async def _line(world: World, house: explain.House, order: Order) -> explain.Lin
     return explain.Line(places[order.id], len(waiters)) if order.id in places else None
 
 
-async def _turn(world: World, order: Order) -> explain.Turn:
-    """The order's place in its lane, and whom that takes turns with."""
-    lanes = await world.store.lanes(order.pool, LANES_MOST)
-    return explain.Turn(await world.store.position(order) or 1, [name for name in lanes if name != order.project])
+async def _turn(world: World, order: Order, host: Host) -> explain.Turn:
+    """The order's place in its lane, whom that takes turns with, and who is the first of it."""
+    lanes = [name for name in await world.store.lanes(order.pool, LANES_MOST) if name != order.project]
+    return explain.Turn(await world.store.position(order) or 1, lanes, await first_of_lane(world, order, host))
 
 
 async def _explained(world: World, order: Order) -> tuple[explain.House | None, explain.Gate | None]:
@@ -192,7 +192,8 @@ async def _explained(world: World, order: Order) -> tuple[explain.House | None, 
     if house is not None and gate is not None and gate.name is explain.GateName.STARTS:
         gate = explain.gate(order, replace(house, line=await _line(world, house, order)))
     elif house is not None and gate is not None and gate.name is explain.GateName.TURN:
-        gate = explain.gate(order, replace(house, turn=await _turn(world, order)))
+        house = replace(house, turn=await _turn(world, order, house.host))
+        gate = explain.gate(order, house)
     return house, gate
 
 

@@ -13,7 +13,7 @@ from standby.core.crowd import Keyed, Queue, Standing
 from standby.core.estimate import EXACT, Line, Wait
 from standby.core.explain import FORESEEN, Gate, House
 from standby.core.limits import concurrency_key
-from standby.core.model import Order, Pool, Project
+from standby.core.model import Host, Order, Pool, Project
 from standby.core.outlook import Took
 from standby.core.rank import is_urgent
 from standby.core.telling import Known
@@ -32,6 +32,8 @@ OUTLOOK_KEPT_S: Final = 0.1
 
 CONTENDERS_MOST: Final = 100
 """So many orders with one concurrency key are looked through for who is before another."""
+BEFORE_ALL: Final = (-(2**63), "")
+"""Before every rank and id."""
 FAULT: Final = "a wait could not be estimated"
 UNKNOWN: Final = "it could not be estimated: the server's log says why"
 
@@ -51,7 +53,9 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     line, of_project = outlook.line(house, order.memory_mb, took, order.cpus, known), outlook.of_project(house, took)
     projects, position = await _projects(world), await world.store.position(order) or 1
     queues = await _queues(world, order.pool, projects, order)
-    return _later(line, queues, _standing(order, position, projects), of_project)
+    wait = _later(line, queues, _standing(order, position, projects), of_project)
+    first = None if house.turn is None else house.turn.first
+    return wait if first is None else _behind(wait, outlook.line(house, first.memory_mb, took, first.cpus, known))
 
 
 class Outlook(Struct, frozen=True):
@@ -61,6 +65,8 @@ class Outlook(Struct, frozen=True):
     projects: Mapping[str, Project] = {}
     queues: Queues = {}
     of_project: Line | str | None = None
+    first: Line | str | None = None
+    """Of the first of the lane, where its host has budgets."""
 
 
 async def expected_at_submit(
@@ -94,7 +100,8 @@ def foreseen(outlook: Outlook, order: Order, position: int, mine: Mapping[str, i
     try:
         others = {name: count for name, count in mine.items() if name != order.project}
         queues, standing = _with(outlook.queues, others, outlook.projects), _standing(order, position, outlook.projects)
-        return _later(outlook.line, queues, standing, outlook.of_project)
+        wait = _later(outlook.line, queues, standing, outlook.of_project)
+        return wait if position == 1 else _behind(wait, outlook.first)
     except Exception:
         log.exception(FAULT, pool=order.pool, order=order.id)
         return UNKNOWN
@@ -122,7 +129,10 @@ async def _outlook(world: World, order: Order, pool: Pool) -> Outlook:
     if most is not None:
         read_project = partial(_line_of_project, world, pool, order.project, most)
         of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
-    return Outlook(line, projects, queues, of_project)
+    first = await shared.ask(
+        ("first", pool.name, order.project), partial(_line_of_first, world, pool, order), keep_s=LINE_KEPT_S
+    )
+    return Outlook(line, projects, queues, of_project, first)
 
 
 def _later(line: Line | str, queues: Queues, standing: Standing, of_project: Line | str | None) -> Wait | str:
@@ -133,6 +143,19 @@ def _later(line: Line | str, queues: Queues, standing: Standing, of_project: Lin
         return of_project
     wait = crowd.wait(line, queues, standing)
     return wait if of_project is None else wait.and_then(of_project.wait(standing.position - 1))
+
+
+def _behind(wait: Wait | str, first: Line | str | None) -> Wait | str:
+    """Of one that is behind the first of its lane, which nobody of that goes before while it waits for a budget."""
+    return wait.and_then(first.wait(0)) if isinstance(wait, Wait) and isinstance(first, Line) else wait
+
+
+async def first_of_lane(world: World, order: Order, host: Host) -> Order | None:
+    """The first of the order's lane that its host could ever have, where it has budgets; null where it is that."""
+    if host.memory_mb is None and host.cpus is None:
+        return None
+    found = await world.store.candidates(order.pool, 1, host.memory_mb, {order.project: BEFORE_ALL}, host.cpus)
+    return next((work.order for work in found if work.order.id != order.id), None)
 
 
 def _standing(order: Order, position: int, projects: Mapping[str, Project]) -> Standing:
@@ -193,6 +216,12 @@ async def _line(world: World, pool: Pool, memory_mb: int, cpus: float | None) ->
     house = house_of(await read_floor(world, host), pool, lease, world.clock.now())
     house = replace(house, last_start=await last_start(world, pool))
     return outlook.line(house, memory_mb, await read_took(world), cpus, await _known(world, pool))
+
+
+async def _line_of_first(world: World, pool: Pool, order: Order) -> Line | str | None:
+    host = await world.store.host(pool.host)
+    first = None if host is None else await first_of_lane(world, order, host)
+    return None if first is None else await _line(world, pool, first.memory_mb, first.cpus)
 
 
 async def _known(world: World, pool: Pool) -> Known:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from standby.core import pressure, processors
 from standby.core.house import FORESEEN, HOLDERS, Gate, GateName, House, Line, Turn
@@ -47,7 +48,7 @@ def gate(order: Order, house: House) -> Gate | None:
     if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
         return None
     found = _its_own_time(order, house) or _platform(house) or limit(order, house)
-    found = found or _places(order.memory_mb, order.cpus, house)
+    found = found or _places(order.memory_mb, order.cpus, house) or _behind(house)
     return found or Gate(GateName.TURN, _turn_text(order, house))
 
 
@@ -175,6 +176,16 @@ def _places(memory_mb: int, cpus: float | None, house: House) -> Gate | None:
     making = _making(house)
     text = f"pool {name} is making {'a slot' if making < 2 else f'{making} slots'}"
     return Gate(GateName.SLOTS, text, follows="it starts when one is made and those before it are served")
+
+
+def _behind(house: House) -> Gate | None:
+    """What the first of its lane waits for, where that is a budget of the host: nobody of the lane goes before it."""
+    first = None if house.turn is None else house.turn.first
+    held = None if first is None else _places(first.memory_mb, first.cpus, house)
+    if first is None or held is None or held.stuck or held.name not in (GateName.MEMORY, GateName.CPUS):
+        return None
+    follows = "it starts when that has started, and those before it are served"
+    return replace(held, text=f"order {first.id}, the first of its lane, {held.text}", follows=follows)
 
 
 def _turn_text(order: Order, house: House) -> str:

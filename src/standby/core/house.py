@@ -86,6 +86,8 @@ class Turn(Struct, frozen=True):
     place: int
     others: Sequence[str]
     """Other projects with ready orders in the pool."""
+    first: Order | None = None
+    """The first of the lane, where that is another one and its host has budgets."""
 
 
 class House(Struct, frozen=True, kw_only=True, dict=True):
