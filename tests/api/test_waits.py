@@ -163,7 +163,6 @@ async def test_nobody_of_a_lane_goes_before_its_first_who_waits_for_memory_and_t
     async with house(tmp_path, pools={"default": {"memory_mb": 600}, "other": {}}) as home:
         await measure(home, *[5_000] * 10)
         running = await begin(home)
-        await home.new_slot()
         first = (await home.submit())["id"]
         look_again(home)
         small = await home.submit(memory_mb=100)
@@ -172,6 +171,8 @@ async def test_nobody_of_a_lane_goes_before_its_first_who_waits_for_memory_and_t
         gate = found["gate"]
         assert (gate["name"], gate["holders"], found["estimated_wait_ms"]) == ("memory", [running], 5_000)
         assert gate["text"].startswith(f"order {first}, the first of its lane, needs 600 MB; 424 of 1024 MB")
+        listed = (await home.get("/work-orders?state=pending")).json()["orders"]
+        assert [each["gate"]["text"] for each in listed] == [gate["text"], (await why(home, first))["gate"]["text"]]
         assert (await home.submit(memory_mb=100, project="other"))["estimated_wait_ms"] == 0, "it goes before them"
 
 

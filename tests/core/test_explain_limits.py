@@ -101,8 +101,7 @@ def test_who_is_behind_the_first_of_its_lane_that_waits_for_room_is_told_for_wha
         ({"memory_mb": 50}, GateName.MEMORY, "needs 50 MB; 40 of 100 MB on host local are free"),
         ({"memory_mb": 0, "cpus": 1.5}, GateName.CPUS, "needs 1.5 processors; 1 of 2 on host local are free"),
     ):
-        behind = Turn(2, ["b"], order(id="first", **needs))
-        found = _gate(order(memory_mb=0, cpus=0.5), _house(**tight, turn=behind))
+        found = _gate(order(memory_mb=0, cpus=0.5), _house(**tight, first=order(id="first", **needs)))
         assert (found.name, found.text) == (name, f"order first, the first of its lane, {text}")
         assert what_follows(order(), found) == "it starts when that has started, and those before it are served"
 
@@ -110,7 +109,19 @@ def test_who_is_behind_the_first_of_its_lane_that_waits_for_room_is_told_for_wha
 @pytest.mark.parametrize("first", [order(id="first", memory_mb=0), order(id="first", memory_mb=101)])
 def test_nobody_waits_behind_one_that_starts_next_or_never_does(first: Order) -> None:
     tight = {"host": host(memory_mb=100), "holders": {"slot-1": RUNS_HERE}}
-    assert _gate(order(memory_mb=0), _house(**tight, turn=Turn(2, ["b"], first))).name is GateName.TURN
+    assert _gate(order(memory_mb=0), _house(**tight, first=first)).name is GateName.TURN
+
+
+def test_who_is_behind_another_and_waits_for_something_else_is_told_what_is_true_of_both() -> None:
+    first = order(id="first", memory_mb=50)
+    tight = {"host": host(memory_mb=100), "holders": {"slot-1": RUNS_HERE}, "first": first}
+    making = _house(**tight, slots=[slot(1)])
+    assert _gate(order(memory_mb=0), replace(making, first=None)).name is GateName.SLOTS, "it would be made for it"
+    assert _gate(order(memory_mb=0), making).name is GateName.MEMORY
+    assert _gate(order(memory_mb=41), making).text == "needs 41 MB; 40 of 100 MB on host local are free"
+    assert _gate(first, making).text == "needs 50 MB; 40 of 100 MB on host local are free"
+    never = _gate(order(memory_mb=101), making)
+    assert (never.name, never.stuck) == (GateName.MEMORY, True)
 
 
 LIMITED = {GateName.PROJECT_LIMIT, GateName.POOL_LIMIT, GateName.START_RATE, GateName.CONCURRENCY_KEY}

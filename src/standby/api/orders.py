@@ -27,7 +27,7 @@ from standby.api.waits import CONTENDERS_MOST, expected, first_of_lane, last_sta
 from standby.api.wire import ReasonBody, parse
 from standby.config.values import length_text
 from standby.core import explain, lifecycle
-from standby.core.model import Host, Order, OrderState, Trigger, run_id
+from standby.core.model import Order, OrderState, Trigger, run_id
 from standby.starts import Floor, house_of, read_floor, read_waiters
 from standby.store.contract import OrderFilter, Work
 from standby.world import World
@@ -179,10 +179,10 @@ async def _line(world: World, house: explain.House, order: Order) -> explain.Lin
     return explain.Line(places[order.id], len(waiters)) if order.id in places else None
 
 
-async def _turn(world: World, order: Order, host: Host) -> explain.Turn:
-    """The order's place in its lane, whom that takes turns with, and who is the first of it."""
-    lanes = [name for name in await world.store.lanes(order.pool, LANES_MOST) if name != order.project]
-    return explain.Turn(await world.store.position(order) or 1, lanes, await first_of_lane(world, order, host))
+async def _turn(world: World, order: Order) -> explain.Turn:
+    """The order's place in its lane, and whom that takes turns with."""
+    lanes = await world.store.lanes(order.pool, LANES_MOST)
+    return explain.Turn(await world.store.position(order) or 1, [name for name in lanes if name != order.project])
 
 
 async def _explained(world: World, order: Order) -> tuple[explain.House | None, explain.Gate | None]:
@@ -192,8 +192,7 @@ async def _explained(world: World, order: Order) -> tuple[explain.House | None, 
     if house is not None and gate is not None and gate.name is explain.GateName.STARTS:
         gate = explain.gate(order, replace(house, line=await _line(world, house, order)))
     elif house is not None and gate is not None and gate.name is explain.GateName.TURN:
-        house = replace(house, turn=await _turn(world, order, house.host))
-        gate = explain.gate(order, house)
+        gate = explain.gate(order, replace(house, turn=await _turn(world, order)))
     return house, gate
 
 
@@ -236,6 +235,7 @@ async def read_houses(world: World, orders: Iterable[Order]) -> dict[tuple[str, 
             project_holders=[each for each in holders if each.project == project],
             contenders=contenders.get(project, {}),
             last_start=await last_start(world, pool),
+            first=await first_of_lane(world, pool.name, project, floor.host),
         )
     return houses
 

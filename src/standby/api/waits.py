@@ -54,8 +54,10 @@ async def expected(world: World, order: Order, gate: Gate | None, house: House |
     projects, position = await _projects(world), await world.store.position(order) or 1
     queues = await _queues(world, order.pool, projects, order)
     wait = _later(line, queues, _standing(order, position, projects), of_project)
-    first = None if house.turn is None else house.turn.first
-    return wait if first is None else _behind(wait, outlook.line(house, first.memory_mb, took, first.cpus, known))
+    first = house.first
+    if first is None or first.id == order.id:
+        return wait
+    return _behind(wait, outlook.line(house, first.memory_mb, took, first.cpus, known))
 
 
 class Outlook(Struct, frozen=True):
@@ -129,9 +131,8 @@ async def _outlook(world: World, order: Order, pool: Pool) -> Outlook:
     if most is not None:
         read_project = partial(_line_of_project, world, pool, order.project, most)
         of_project = await shared.ask(("project", pool.name, order.project), read_project, keep_s=LINE_KEPT_S)
-    first = await shared.ask(
-        ("first", pool.name, order.project), partial(_line_of_first, world, pool, order), keep_s=LINE_KEPT_S
-    )
+    read_first = partial(_line_of_first, world, pool, order.project)
+    first = await shared.ask(("first", pool.name, order.project), read_first, keep_s=LINE_KEPT_S)
     return Outlook(line, projects, queues, of_project, first)
 
 
@@ -150,12 +151,12 @@ def _behind(wait: Wait | str, first: Line | str | None) -> Wait | str:
     return wait.and_then(first.wait(0)) if isinstance(wait, Wait) and isinstance(first, Line) else wait
 
 
-async def first_of_lane(world: World, order: Order, host: Host) -> Order | None:
-    """The first of the order's lane that its host could ever have, where it has budgets; null where it is that."""
+async def first_of_lane(world: World, pool: str, project: str, host: Host) -> Order | None:
+    """The first order of a lane that its host could ever have, where that has budgets."""
     if host.memory_mb is None and host.cpus is None:
         return None
-    found = await world.store.candidates(order.pool, 1, host.memory_mb, {order.project: BEFORE_ALL}, host.cpus)
-    return next((work.order for work in found if work.order.id != order.id), None)
+    found = await world.store.candidates(pool, 1, host.memory_mb, {project: BEFORE_ALL}, host.cpus)
+    return found[0].order if found else None
 
 
 def _standing(order: Order, position: int, projects: Mapping[str, Project]) -> Standing:
@@ -218,9 +219,9 @@ async def _line(world: World, pool: Pool, memory_mb: int, cpus: float | None) ->
     return outlook.line(house, memory_mb, await read_took(world), cpus, await _known(world, pool))
 
 
-async def _line_of_first(world: World, pool: Pool, order: Order) -> Line | str | None:
+async def _line_of_first(world: World, pool: Pool, project: str) -> Line | str | None:
     host = await world.store.host(pool.host)
-    first = None if host is None else await first_of_lane(world, order, host)
+    first = None if host is None else await first_of_lane(world, pool.name, project, host)
     return None if first is None else await _line(world, pool, first.memory_mb, first.cpus)
 
 

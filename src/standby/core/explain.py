@@ -16,6 +16,8 @@ from standby.core.room import Room
 from standby.core.sighting import ImageState
 from standby.core.warm import needed_mb
 
+_BUDGETS: Final = (GateName.MEMORY, GateName.CPUS)
+
 __all__ = ["FORESEEN", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
 
 
@@ -48,7 +50,11 @@ def gate(order: Order, house: House) -> Gate | None:
     if order.state not in (OrderState.PENDING, OrderState.WAITING_RETRY):
         return None
     found = _its_own_time(order, house) or _platform(house) or limit(order, house)
-    found = found or _places(order.memory_mb, order.cpus, house) or _behind(house)
+    if found is not None:
+        return found
+    found = _places(order.memory_mb, order.cpus, house)
+    if found is None or not (found.stuck or found.name in _BUDGETS):
+        found = _behind(order, house) or found
     return found or Gate(GateName.TURN, _turn_text(order, house))
 
 
@@ -178,11 +184,13 @@ def _places(memory_mb: int, cpus: float | None, house: House) -> Gate | None:
     return Gate(GateName.SLOTS, text, follows="it starts when one is made and those before it are served")
 
 
-def _behind(house: House) -> Gate | None:
+def _behind(order: Order, house: House) -> Gate | None:
     """What the first of its lane waits for, where that is a budget of the host: nobody of the lane goes before it."""
-    first = None if house.turn is None else house.turn.first
-    held = None if first is None else _places(first.memory_mb, first.cpus, house)
-    if first is None or held is None or held.stuck or held.name not in (GateName.MEMORY, GateName.CPUS):
+    first = house.first
+    if first is None or first.id == order.id:
+        return None
+    held = _places(first.memory_mb, first.cpus, house)
+    if held is None or held.stuck or held.name not in _BUDGETS:
         return None
     follows = "it starts when that has started, and those before it are served"
     return replace(held, text=f"order {first.id}, the first of its lane, {held.text}", follows=follows)

@@ -86,8 +86,6 @@ class Turn(Struct, frozen=True):
     place: int
     others: Sequence[str]
     """Other projects with ready orders in the pool."""
-    first: Order | None = None
-    """The first of the lane, where that is another one and its host has budgets."""
 
 
 class House(Struct, frozen=True, kw_only=True, dict=True):
@@ -121,6 +119,8 @@ class House(Struct, frozen=True, kw_only=True, dict=True):
     last_start: int | None = None
     """When a run last began in the pool, where it has a start rate."""
     turn: Turn | None = None
+    first: Order | None = None
+    """The first of the project's lane in the pool, where the host has budgets."""
     seats: bool = True
     """The host's slots are mere seats."""
 
