@@ -49,7 +49,7 @@ class StoreClock:
         self._anchored = False
 
     def now(self) -> int:
-        return _monotonic_ms() + self._offset_ms
+        return time.monotonic_ns() // 1_000_000 + self._offset_ms
 
     def monotonic(self) -> float:
         return time.monotonic()

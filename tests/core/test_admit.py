@@ -3,11 +3,12 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from standby.core import admit
 from standby.core.admit import Room
 from standby.core.explain import GateName, House, gate
-from standby.core.model import Lease, Mode, Order, OrderState, Slot, SlotState
+from standby.core.model import Lease, Mode, Order, OrderState, PoolSettings, Slot, SlotState, Template
 from tests.rows import NOW, host, order, pool, slot
 
 
@@ -194,6 +195,38 @@ def test_no_limit_is_ever_exceeded(
     )
     for project, limit in limits.items():
         assert limit is None or sum(row.project == project for row in admitted) <= limit
+
+
+@given(
+    waiting=_orders,
+    slots=_slots,
+    keyed=st.sets(st.integers(0, 29)),
+    place=st.sampled_from([{}, {"memory_mb": 900}, {"cpus": 1.0}, {"starts_max": 2}, {"start_gap_ms": 5}]),
+    settings=st.sampled_from([{}, {"running_max": 1}, {"starts_per_minute": 60}, {"template": Template(image="i")}]),
+    limits=st.dictionaries(st.sampled_from("abc"), st.none() | st.integers(0, 3)),
+)
+def test_the_short_way_through_the_gates_gives_the_same_as_the_long_one(
+    waiting: list[Order],
+    slots: list[Slot],
+    keyed: set[int],
+    place: dict[str, Any],
+    settings: dict[str, Any],
+    limits: dict[str, int | None],
+) -> None:
+    orders = [replace(row, concurrency_key=f"k{n % 3}") if n in keyed else row for n, row in enumerate(waiting)]
+    home = pool(settings=PoolSettings(slots_max=6, **settings))
+    room = _room(
+        host=host(**{"memory_mb": None, **place}),
+        pools={"default": home},
+        slots=slots,
+        project_max=limits,
+        missing=frozenset({"i"}),
+        now=NOW,
+    )
+    short = admit.admit(room, orders)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(admit._Share, "_open", lambda _: frozenset())
+        assert admit.admit(room, orders) == short
 
 
 @given(

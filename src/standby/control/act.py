@@ -141,7 +141,8 @@ class Hands:
         if slot in self._calls:
             call.close()
             return False
-        self._calls[slot] = asyncio.create_task(self._guarded(slot, call)), self._clock.monotonic(), limit_s
+        task = asyncio.get_running_loop().create_task(self._guarded(slot, call))  # the short way: one for each start
+        self._calls[slot] = task, self._clock.monotonic(), limit_s
         return True
 
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:

@@ -148,7 +148,7 @@ class Book:
 
     def send(self, changes: Sequence[Change]) -> None:
         """Have these saved, which are laid over the rows already: with the next `post`."""
-        self.unsaved.update([change.subject for change in changes])
+        self.unsaved.update(_orders(changes))
         self._sent += changes
 
     def post(self, then: Then) -> None:
@@ -172,7 +172,7 @@ class Book:
             mirror.fresh = False
             self._trouble = self._trouble or error
         finally:
-            self.unsaved.difference_update([change.subject for change in changes])
+            self.unsaved.difference_update(_orders(changes))
         if self.awaited or mirror.limited or not mirror.fresh:
             self.awaited = False
             self._wake()
@@ -186,13 +186,15 @@ class Book:
         if any(verdict.answer is Answer.DEPOSED for verdict in verdicts):
             self._hold.give_up()
             raise Deposed(f"host {self._hold.host} is led by somebody else")
-        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.saved]
+        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.answer is Answer.SAVED]
         self._count([verdict.seq for verdict in verdicts if verdict.seq is not None])
         for change in saved:
             order = change.order
-            if order is not None and order.due_at is not None:
+            if order is None:
+                continue
+            if order.due_at is not None:
                 self.waiting = True
-            if order is not None and order.concurrency_key is not None and order.slot is None:
+            if order.concurrency_key is not None and order.slot is None:
                 self.key_freed = self.seek = self.awaited = True
         if len(saved) < len(changes):
             mirror.fresh = False  # somebody else was first
@@ -200,7 +202,15 @@ class Book:
 
     def _count(self, seqs: Sequence[int]) -> None:
         """Follow the event numbers as long as they are all this leader's own."""
+        if seqs and not self._own_seqs and min(seqs) == self._seq + 1 and max(seqs) == self._seq + len(seqs):
+            self._seq += len(seqs)
+            return
         self._own_seqs.update(seqs)
         while self._seq + 1 in self._own_seqs:
             self._seq += 1
             self._own_seqs.discard(self._seq)
+
+
+def _orders(changes: Sequence[Change]) -> list[str]:
+    """The ids of the orders that these changes are about."""
+    return [change.order.id for change in changes if change.order is not None]

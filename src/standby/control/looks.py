@@ -17,17 +17,17 @@ _WEIGHT: Final = {Seen.STOPPED: 2, Seen.READY: 1}
 def best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
     """One sighting for each run: an end says more than being ready, which says more than anything else."""
     found: dict[str, Sighting] = {}
-    for sighting in map(_plain, sightings):
+    for sighting in sightings:
         known = found.get(sighting.run_id)
         if known is None or _WEIGHT.get(sighting.seen, 0) >= _WEIGHT.get(known.seen, 0):
-            found[sighting.run_id] = sighting
+            found[sighting.run_id] = _plain(sighting)
     return found
 
 
 def _plain(sighting: Sighting) -> Sighting:
     """Without the one character that no database of ours can hold in a text."""
-    error = None if sighting.exit is None else sighting.exit.start_error
-    if NUL not in (sighting.handle or "") and NUL not in (error or ""):
+    handle, error = sighting.handle, None if sighting.exit is None else sighting.exit.start_error
+    if (handle is None or NUL not in handle) and (error is None or NUL not in error):
         return sighting
     ending = sighting.exit and replace(sighting.exit, start_error=error and error.replace(NUL, ""))
     return replace(sighting, handle=sighting.handle and sighting.handle.replace(NUL, ""), exit=ending)

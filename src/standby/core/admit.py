@@ -144,6 +144,17 @@ class _Share:
         self.pulls: set[str] = set()
         self.evictions: list[Slot] = []
         self.blocked = False
+        self.open = self._open()
+        """Pools in which a free slot is all that an order without a concurrency key needs."""
+
+    def _open(self) -> AbstractSet[str]:
+        host, room = self.room.host, self.room
+        limited = any(limit is not None for limit in room.project_max.values())
+        if limited or host.memory_mb is not None or host.cpus is not None or self.permits is not None:
+            return frozenset()
+        closed = {*self.rated, *self.running_left, *self.tries}
+        images = {name: room.pools[name].settings.template.image for name in self.serving - closed}
+        return {name for name, image in images.items() if image not in self.missing}
 
     def plan(self) -> Plan:
         return Plan(
@@ -163,6 +174,11 @@ class _Share:
     def serve(self, order: Order) -> _Turn:
         """Give it what it needs, if that is there."""
         name = order.pool
+        if name in self.open and self.free[name] and order.concurrency_key is None:
+            # the short way, for as many as there are slots: nothing else is counted here
+            self.served.add(order.id)
+            self.admissions.append(Admission(order, self.free[name].pop()))
+            return _Turn.SERVED
         if name not in self.serving or self._limited(order):
             return _Turn.CLOSED
         key = None if order.concurrency_key is None else (order.project, order.concurrency_key)

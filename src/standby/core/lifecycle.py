@@ -290,15 +290,21 @@ def finish(
         kind, columns = K.ORDER_CANCELLED, _over(order, S.CANCELLED, cause.at, reason, code)
     else:
         kind, columns = K.ORDER_FAILED, _over(order, S.FAILED, cause.at, reason, code)
-    return _order(
-        cause,
-        kind,
-        order,
-        replace(order, **columns),
+    after = replace(order, **columns)
+    check_move(ORDER_MOVES, kind, "order", order.id, order.state, after.state)
+    return Change(
+        id=cause.id,
+        kind=kind,
+        at=cause.at,
+        trigger=cause.trigger,
+        actor=cause.actor,
+        guards=Guards(lease=cause.lease),
+        order_was=order,
+        order=after,
         run=run,
         slot_was=None if used is None else slot,
         slot=None if used is None else replace(slot, **used),
-        note=SILENT if ending.silent else {},
+        note=SILENT if ending.silent else _NO_NOTE,
         columns=columns,
         slot_columns=used,
     )
@@ -306,7 +312,7 @@ def finish(
 
 def outcome(order: Order, ending: Exit) -> Reason | None:
     """Why the run did not end well, or null: the exit code decides, unless an end was asked for."""
-    if order.stop_reason in (Reason.CANCELLED, Reason.TIMEOUT, Reason.START_FAILED, Reason.DRAINED):
+    if order.stop_reason is not None and order.stop_reason is not Reason.LOST:
         return order.stop_reason
     if ending.start_error is not None:
         return Reason.START_FAILED
@@ -329,29 +335,39 @@ def _ranked(order: Order, spec: Spec, pool: Pool, now: int) -> Order:
     return replace(order, rank=rank(spec, now), due_at=None, queue_due=due)
 
 
-_RUN: Final = (
-    "slot",
-    "incarnation",
-    "handle",
-    "commanded_at",
-    "command_until",
-    "ready_at",
-    "deadline",
-    "stop_reason",
-    "boot",
-)
-"""The columns of an open run."""
-
-
 def _over(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> dict[str, Json]:
     """The columns that end an order."""
-    waiting = _emptied(order, ("rank", "due_at", "queue_due", "deploy_since", "dedupe_live"))
-    return {**_closed(order, state, at, reason, code), **waiting, "ended_at": at}
+    columns = _closed(order, state, at, reason, code)
+    if order.rank is not None:
+        columns["rank"] = None
+    if order.due_at is not None:
+        columns["due_at"] = None
+    if order.queue_due is not None:
+        columns["queue_due"] = None
+    if order.deploy_since is not None:
+        columns["deploy_since"] = None
+    if order.dedupe_live is not None:
+        columns["dedupe_live"] = None
+    columns["ended_at"] = at
+    return columns
 
 
 def _closed(order: Order, state: OrderState, at: int, reason: Reason | None, code: int | None) -> dict[str, Json]:
     """The columns that change when an order has no open run any more."""
-    columns = {"version": order.version + 1, "state": state, "state_since": at, **_emptied(order, _RUN)}
+    columns: dict[str, Json] = {"version": order.version + 1, "state": state, "state_since": at}
+    if order.slot is not None:
+        # an open run has these; what it may have is asked for one by one: every order goes through here
+        columns |= _OPEN_RUN
+        if order.handle is not None:
+            columns["handle"] = None
+        if order.ready_at is not None:
+            columns["ready_at"] = None
+        if order.deadline is not None:
+            columns["deadline"] = None
+        if order.stop_reason is not None:
+            columns["stop_reason"] = None
+        if order.boot is not None:
+            columns["boot"] = None
     if reason is not order.reason:
         columns["reason"] = reason
     if code != order.exit_code:
@@ -359,8 +375,7 @@ def _closed(order: Order, state: OrderState, at: int, reason: Reason | None, cod
     return columns
 
 
-def _emptied(order: Order, names: tuple[str, ...]) -> dict[str, Json]:
-    return {name: None for name in names if getattr(order, name) is not None}
+_OPEN_RUN: Final[Mapping[str, Json]] = dict.fromkeys(("slot", "incarnation", "commanded_at", "command_until"))
 
 
 def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at: int, handle: str | None) -> Run:

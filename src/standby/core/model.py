@@ -409,7 +409,8 @@ class Change(Struct, frozen=True, kw_only=True):
     """More facts for the event that are no column."""
     guards: Guards = Guards()
     columns: Mapping[str, Json] | None = None
-    """All columns of the order that differ, its version included, where whoever made the change knows them."""
+    """All columns of the order that differ, its version included, where the change is a claim, a ready or an end: those
+    write nothing but the order, its run and its slot."""
     slot_columns: Mapping[str, Json] | None = None
     """The same of the slot."""
 

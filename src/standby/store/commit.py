@@ -8,6 +8,7 @@ repeated.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from typing import Protocol
 
 import structlog
@@ -56,13 +57,6 @@ class Call:
         self.left = size
         self.whole = whole
 
-    def settle(self, place: int, outcome: Outcome) -> None:
-        """Note one outcome; the last one wakes the caller."""
-        self.outcomes[place] = outcome
-        self.left -= 1
-        if self.left == 0 and not self.whole.done():
-            self.whole.set_result(None)
-
 
 Waiting = tuple[Entry, Call, int]
 Answered = tuple[Waiting, Outcome]
@@ -77,28 +71,31 @@ def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
     later: list[Waiting] = []
     size = 0
     taken: set[str] = set()
-    let_go: set[str | None] = set()
+    let_go: set[str] = set()
     submitted: set[str | None] = set()
     while waiting and len(batch) < MOST_CHANGES and len(later) < MOST_CHANGES and size < MOST_BYTES:
         if waiting[0][1].together:
             break
         one = waiting.popleft()
         entry = one[0]
-        if entry.claims is not None and entry.claims in let_go:
-            taken.discard(entry.claims)
+        writes, claims = entry.writes, entry.claims
+        if claims is not None and claims in let_go:
+            taken.discard(claims)
         if submitted and (order := entry.claimed) in submitted:
             taken.discard(order or "")
-        if taken.isdisjoint(entry.writes) and taken.isdisjoint(entry.relies_on):
+        if taken.isdisjoint(writes) and taken.isdisjoint(entry.relies_on):
             batch.append(one)
             size += entry.size
-            let_go.discard(entry.claims)
-            let_go.add(entry.lets_go)
+            if claims is not None:
+                let_go.discard(claims)
+            if entry.lets_go is not None:
+                let_go.add(entry.lets_go)
             if entry.hot is Hot.SUBMIT:
-                submitted.add(entry.writes[0])
+                submitted.add(writes[0])
         else:
             later.append(one)
-            let_go.difference_update(entry.writes)
-        taken.update(entry.writes)
+            let_go.difference_update(writes)
+        taken.update(writes)
     waiting.extendleft(reversed(later))
     return batch
 
@@ -129,16 +126,17 @@ class GroupCommit:
         entries = [entry(change) for change in changes]
         if together and len({key for one in entries for key in one.writes}) < sum(len(one.writes) for one in entries):
             raise ValueError("changes that are saved together must not touch the same rows")
-        if not together and any(one.of_schedule for one in entries):
+        general = () if together else [one for one in entries if one.hot is None]
+        if any(one.of_schedule for one in general):
             raise ValueError("a schedule is saved together with what goes with it")
         call = Call(len(entries), asyncio.get_running_loop().create_future(), together=together)
-        self._waiting.extend((one, call, place) for place, one in enumerate(entries))
+        self._waiting.extend(zip(entries, repeat(call), range(len(entries)), strict=False))
         if self._inline:
             await self._write_all()
         elif self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all(), name="store writer")
         await call.whole
-        return [_verdict(outcome) for outcome in call.outcomes]
+        return _verdicts(call.outcomes)
 
     async def close(self) -> None:
         """Write what waits and take nothing more."""
@@ -149,7 +147,7 @@ class GroupCommit:
     async def _write_all(self) -> None:
         while self._waiting:
             batch = next_batch(self._waiting)
-            entries = [one for one, _, _ in batch]
+            entries = [waiting[0] for waiting in batch]
             try:
                 settle = self._settle_together if batch[0][1].together else self._settle
                 outcomes: Sequence[Outcome] = await settle(entries)
@@ -165,11 +163,17 @@ class GroupCommit:
             self._tell(entries, outcomes)
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
-        saved = [one for one, out in zip(entries, outcomes, strict=True) if isinstance(out, Verdict) and out.saved]
+        saved = [
+            one
+            for one, outcome in zip(entries, outcomes, strict=True)
+            if isinstance(outcome, Verdict) and outcome.answer is Answer.SAVED
+        ]
         if saved:
-            added = [work for one in saved if (work := one.added) is not None]
-            asked = frozenset([one.asked_in for one in saved if one.asked_in is not None and one.added is None])
-            handed = frozenset([slot for one in saved if (slot := one.handed) is not None])
+            # most changes are a leader's own moves, which tell nobody anything
+            telling = [one for one in saved if one.asked_in is not None or one.hot is None]
+            added = [work for one in telling if (work := one.added) is not None]
+            asked = frozenset([one.asked_in for one in telling if one.asked_in is not None and one.added is None])
+            handed = frozenset([slot for one in telling if (slot := one.handed) is not None])
             self._committed(Heard(asked, added, handed))
 
     async def _settle(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
@@ -257,8 +261,12 @@ def _turns(answers: Sequence[Answered]) -> tuple[Sequence[Answered], Sequence[An
 
 
 def _answer(answers: Iterable[Answered]) -> None:
+    """Note the outcomes; the last one of a call wakes its caller."""
     for (_, call, place), outcome in answers:
-        call.settle(place, outcome)
+        call.outcomes[place] = outcome
+        call.left -= 1
+        if call.left == 0 and not call.whole.done():
+            call.whole.set_result(None)
 
 
 def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
@@ -266,7 +274,8 @@ def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
     return [Verdict(Answer.HELD_BACK) if verdict.saved else verdict for verdict in verdicts]
 
 
-def _verdict(outcome: Outcome) -> Verdict:
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+def _verdicts(outcomes: Sequence[Outcome]) -> Sequence[Verdict]:
+    verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
+    if len(verdicts) < len(outcomes):
+        raise next(outcome for outcome in outcomes if isinstance(outcome, Exception))
+    return verdicts

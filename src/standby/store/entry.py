@@ -1,5 +1,6 @@
 """A change made ready to be written: its rows with their new versions, its event, the keys it must have to itself."""
 
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from msgspec import Struct
@@ -138,22 +139,21 @@ def _submit(change: Change, order: Order) -> Entry | None:
 
 def _move(change: Change, was: Order, now: Order) -> Entry | None:
     """A change that a narrow statement writes, made ready in the shortest way: every order goes through several."""
-    hot = hot_move(change, was, now)
+    hot = hot_move(change)
     if hot is None:
         return None
     kind, told_of = hot
     data = encode(told_of).decode()
     if ESCAPED in data:
         return None
-    claim, end = kind is Hot.CLAIM, kind is Hot.END
-    writes = [f"order {was.id}"]
-    slot = f"slot {now.slot if claim else was.slot}" if claim or end else None
-    if slot is not None:
-        writes.append(slot)
+    claims = f"slot {now.slot}" if kind is Hot.CLAIM else None
+    lets_go = f"slot {was.slot}" if kind is Hot.END else None
+    slot = claims or lets_go
+    writes = (f"order {was.id}",) if slot is None else (f"order {was.id}", slot)
     if was.dedupe_live is not None and was.dedupe_live != now.dedupe_live:
-        writes.append(f"dedupe {was.dedupe_live}")
-    if claim and now.concurrency_key is not None:
-        writes.append(f"key {now.project} {now.concurrency_key}")
+        writes = (*writes, f"dedupe {was.dedupe_live}")
+    if claims is not None and now.concurrency_key is not None:
+        writes = (*writes, f"key {now.project} {now.concurrency_key}")
     return Entry(
         change,
         now,
@@ -163,14 +163,14 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
         None,
         data,
         None,
-        size=len(data) + 500,
-        writes=tuple(writes),
-        relies_on=_relies_on(change),
-        opens=now.project if claim else None,
-        asked_in=now.pool if change.trigger in _ASKED else None,
-        hot=kind,
-        claims=slot if claim else None,
-        lets_go=slot if end else None,
+        len(data) + 500,
+        writes,
+        _relies_on(change),
+        None if claims is None else now.project,
+        now.pool if change.trigger in _ASKED else None,
+        kind,
+        claims,
+        lets_go,
     )
 
 
@@ -276,14 +276,21 @@ def _writes(change: Change, places: Places) -> tuple[str, ...]:
 
 
 def _relies_on(change: Change) -> tuple[str, ...]:
-    guards, keys = change.guards, []
-    if guards.pool_version is not None:
-        keys.append(f"pool {_pool_of(change)}")
-    if guards.host_version is not None and guards.lease is not None:
-        keys.append(f"host {guards.lease[0]}")
-    if guards.project_limit and change.order is not None:
-        keys.append(f"project {change.order.project}")
-    return tuple(keys)
+    guards, order = change.guards, change.order
+    if guards.pool_version is None and guards.host_version is None and not guards.project_limit:
+        return ()
+    return _guarded(
+        None if guards.pool_version is None else _pool_of(change),
+        guards.lease[0] if guards.host_version is not None and guards.lease is not None else None,
+        order.project if guards.project_limit and order is not None else None,
+    )
+
+
+@lru_cache(1_000)
+def _guarded(pool: str | None, host: str | None, project: str | None) -> tuple[str, ...]:
+    """The keys of what many claims have in common."""
+    rows = (("pool", pool), ("host", host), ("project", project))
+    return tuple(f"{noun} {name}" for noun, name in rows if name is not None)
 
 
 def _opens(change: Change) -> str | None:

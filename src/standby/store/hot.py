@@ -44,23 +44,21 @@ _ORDER: Final = {
     Hot.END: _STATE | _RUN | _ENDED,
 }
 _KINDS: Final = {
-    (EventKind.ORDER_CLAIMED, OrderState.PREPARING): Hot.CLAIM,
-    (EventKind.ORDER_READY, OrderState.RUNNING): Hot.READY,
-    (EventKind.ORDER_COMPLETED, OrderState.COMPLETED): Hot.END,
-    (EventKind.ORDER_FAILED, OrderState.FAILED): Hot.END,
-    (EventKind.ORDER_CANCELLED, OrderState.CANCELLED): Hot.END,
-    (EventKind.ORDER_RETRY_WAITING, OrderState.WAITING_RETRY): Hot.END,
+    EventKind.ORDER_CLAIMED: Hot.CLAIM,
+    EventKind.ORDER_READY: Hot.READY,
+    EventKind.ORDER_COMPLETED: Hot.END,
+    EventKind.ORDER_FAILED: Hot.END,
+    EventKind.ORDER_CANCELLED: Hot.END,
+    EventKind.ORDER_RETRY_WAITING: Hot.END,
 }
 
 
-def hot_move(change: Change, was: Order, now: Order) -> tuple[Hot, Mapping[str, Json]] | None:
+def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
     """Which narrow statement writes this change of an order that is there, and what its event tells; or null."""
-    kind, columns = _KINDS.get((change.kind, now.state)), change.columns
-    if kind is None or columns is None or not columns.keys() <= _ORDER[kind] or not _of_a_run(change):
+    kind, columns = _KINDS.get(change.kind), change.columns
+    if kind is None or columns is None or change.guards.lease is None or not columns.keys() <= _ORDER[kind]:
         return None
-    if change.guards.lease is None or now.state_since != change.at or now.version != was.version + 1:
-        return None
-    if not _FITS[kind](change, was, now):
+    if (kind is Hot.END and not _is_end(change)) or (kind is Hot.READY and columns["handle"] == ""):
         return None
     data: dict[str, Json] = {"order": columns}
     if change.slot is not None and change.slot_columns is not None:
@@ -95,52 +93,16 @@ def _is_kept(kept: Idempotency, order: Order, at: int) -> bool:
     return (kept.project, kept.order_id, kept.at) == (order.project, order.id, at)
 
 
-def _of_a_run(change: Change) -> bool:
-    """Whether nothing is written beside the order, its slot and its run."""
-    return not (_of_places(change) or change.spec or change.idempotency or change.sealed_env is not None)
-
-
 def _of_places(change: Change) -> bool:
     """Whether it writes a pool, a host or a project."""
     places = change.pool or change.pool_was or change.host or change.host_was or change.project or change.project_was
     return places is not None
 
 
-def _is_claim(change: Change, was: Order, now: Order) -> bool:
-    guards = change.guards
-    taken = guards.slot_free == now.slot is not None and guards.slot_version is not None and guards.project_limit
-    waited = was.slot is None and was.state is OrderState.PENDING and now.rank is None and now.queue_due is None
-    alone = not (change.run or change.slot or change.slot_was)
-    return alone and taken and waited and now.commanded_at == change.at
-
-
-def _is_ready(change: Change, was: Order, now: Order) -> bool:
-    alone = change.guards.slot_free is None and not (change.run or change.slot or change.slot_was)
-    return alone and was.state is OrderState.PREPARING and now.ready_at == change.at and now.handle != ""
-
-
-def _is_end(change: Change, was: Order, now: Order) -> bool:
-    run = change.run
-    if run is None or change.guards.slot_free is not None:
-        return False
-    if run.boot is not None or run.error_name is not None:
+def _is_end(change: Change) -> bool:
+    run, used = change.run, change.slot_columns
+    if run is None or run.boot is not None or run.error_name is not None:
         return False
     if run.handle == "" or run.error == "":  # on its way a lone empty text looks like none
         return False
-    same_run = run.order_id == now.id and run.slot == was.slot and run.ended_at == change.at
-    same_outcome = run.reason is now.reason and run.exit_code == now.exit_code
-    let_go = now.slot is now.stop_reason is None and (now.ended_at is None or now.dedupe_live is None)
-    return same_run and same_outcome and let_go and _is_use(change, was)
-
-
-def _is_use(change: Change, was: Order) -> bool:
-    """Whether it writes one more use of the order's slot and nothing else of it, or nothing at all."""
-    slot_was, slot, used = change.slot_was, change.slot, change.slot_columns
-    if slot_was is None or slot is None or used is None:
-        return slot_was is None and slot is None and used is None
-    if not used.keys() <= _SLOT or slot.version != slot_was.version + 1 or slot.name != was.slot:
-        return False
-    return slot.uses == slot_was.uses + 1 and slot.last_used_at == change.at
-
-
-_FITS: Final = {Hot.CLAIM: _is_claim, Hot.READY: _is_ready, Hot.END: _is_end}
+    return used is None or used.keys() <= _SLOT

@@ -172,6 +172,9 @@ class PostgresStore(Sweeps):
             self._last_seq = max(self._last_seq, before + len(batch))
             return [Verdict(Answer.SAVED, seq) for seq in range(before + 1, before + len(batch) + 1)]
         taken, seqs, *more = await self._call(*hot_call(hot, parameters(others) if others else (), hint))
+        if taken is not None and len(taken) == len(batch):
+            self._last_seq = max(self._last_seq, *seqs)
+            return [Verdict(Answer.SAVED, seq) for _, seq in sorted(zip(taken, seqs, strict=True))]
         found = zip(taken or (), seqs or (), strict=True)
         saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for place, seq in found}
         if others:

@@ -58,8 +58,9 @@ def verdicts(answers: Sequence[int], seqs: Sequence[int], others: Sequence[str |
 def hint_text(batch: Sequence[Entry]) -> str | None:
     """The pools that requests or the configuration touched, and the slots whose workers have got a run (marked), as the
     text of a notification; null when there are none."""
-    asked = [one for one in batch if one.change.trigger in (Trigger.REQUEST, Trigger.CONFIG)]
-    handed = [HANDED + slot for one in batch if (slot := one.handed) is not None]
+    others = [one for one in batch if one.hot is None or one.asked_in is not None]
+    asked = [one for one in others if one.change.trigger in (Trigger.REQUEST, Trigger.CONFIG)]
+    handed = [HANDED + slot for one in others if (slot := one.handed) is not None]
     if not asked and not handed:
         return None
     text = encode([*sorted({one.asked_in for one in asked if one.asked_in is not None}), *handed]).decode()

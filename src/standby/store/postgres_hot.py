@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Final
 
+from msgspec.json import encode
+
 from standby.store.entry import Entry
 from standby.store.hot import NOTHING, SEPARATOR, Hot
 
@@ -67,13 +69,16 @@ def _texts(rows: Sequence[Row], kind: Hot | None) -> list[str | None]:
 def _numbers(column: Row) -> str | None:
     if column[0] is None and column.count(None) == len(column):
         return None
-    return "{" + ",".join(["null" if value is None else str(value) for value in column]) + "}"
+    return f"{{{encode(column).decode()[1:-1]}}}"  # but for its brackets JSON is what PostgreSQL reads
 
 
 def _words(column: Row) -> str | None:
     if column[0] is None and column.count(None) == len(column):
         return None
-    return SEPARATOR.join([NOTHING if value is None else value for value in column])
+    try:
+        return SEPARATOR.join(column)
+    except TypeError:  # some are not there
+        return SEPARATOR.join([NOTHING if value is None else value for value in column])
 
 
 def group(one: Entry) -> Row:
