@@ -18,6 +18,7 @@ def python_of(peer: str) -> Path:
         print(f"installing {peer} into bench/.venvs (once)", flush=True)
         subprocess.run([sys.executable, "-m", "venv", "--clear", home], check=True)
         pip = [str(home / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check"]
-        subprocess.run([*pip, "install", "--require-hashes", "-r", str(listed)], check=True)
+        # the list is whole: what a package asks for with an extra would be taken for one that is not in it
+        subprocess.run([*pip, "install", "--no-deps", "--require-hashes", "-r", str(listed)], check=True)
         stamp.write_text(wanted)
     return home / "bin" / "python"
