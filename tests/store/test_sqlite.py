@@ -109,6 +109,58 @@ async def test_a_file_with_content_is_copied_before_it_is_migrated(
     copy.close()
 
 
+async def test_orders_keep_their_rows_and_indexes_when_their_checks_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from standby.store import migrate as module
+
+    def found() -> list[tuple[object, ...]]:
+        connection = apsw.Connection(str(path))
+        texts = (
+            "select * from orders order by id",
+            "select name, sql from sqlite_schema where type = 'index' order by 1",
+        )
+        rows = [row for text in texts for row in connection.execute(text)]
+        connection.close()
+        return rows
+
+    path = tmp_path / "standby.db"
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "known", lambda kind: [step for step in known(kind) if step.number < 15])
+        async with open_store(url_of(path)) as store:
+            await store.save([make.submit(make.order(dedupe_live="d", concurrency_key="k", cpus=0.5)), make.submit()])
+    before = found()
+    await migrate(url_of(path))
+    assert found() == before
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "state = 'lost'",
+        "rank = null",
+        "due_at = 1",
+        "slot = 's'",
+        "slot = 's', incarnation = 'i', commanded_at = 1",
+        "state = 'preparing', rank = null",
+        "state = 'preparing', rank = null, slot = 's', incarnation = 'i'",
+        "state = 'preparing', slot = 's', incarnation = 'i', commanded_at = 1",
+        "state = 'running', rank = null, slot = 's', incarnation = 'i', commanded_at = 1",
+        "state = 'waiting_retry', rank = null",
+        "state = 'completed', rank = null",
+        "state = 'failed', ended_at = 1",
+        "state = 'cancelled', rank = null, ended_at = 1, due_at = 1",
+        "state = 'cancelled', rank = null, ended_at = 1, dedupe_live = 'd'",
+    ],
+)
+async def test_an_order_that_makes_no_sense_is_refused_by_the_database(nonsense: str) -> None:
+    store = SqliteStore.in_memory()
+    await store.save([make.submit()])
+    with pytest.raises(apsw.ConstraintError, match="CHECK"):
+        store._main.writer.execute(f"update orders set {nonsense}")
+    await store.close()
+
+
 async def test_a_file_of_a_newer_version_or_with_other_texts_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "standby.db"
     await migrate(url_of(path))
