@@ -21,7 +21,7 @@ from standby.store.entry import Entry
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
-from standby.store.postgres_hot import hot_call
+from standby.store.postgres_hot import hot_call, in_order
 from standby.store.postgres_lone import lone_call
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
@@ -171,12 +171,9 @@ class PostgresStore(Sweeps):
         if lone is not None and (before := (await self._call(*lone))[0]) is not None:
             self._last_seq = max(self._last_seq, before + len(batch))
             return [Verdict(Answer.SAVED, seq) for seq in range(before + 1, before + len(batch) + 1)]
-        taken, seqs, *more = await self._call(*hot_call(hot, parameters(others) if others else (), hint))
-        if taken is not None and len(taken) == len(batch):
-            self._last_seq = max(self._last_seq, *seqs)
-            return [Verdict(Answer.SAVED, seq) for _, seq in sorted(zip(taken, seqs, strict=True))]
-        found = zip(taken or (), seqs or (), strict=True)
-        saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for place, seq in found}
+        hot = in_order(hot)
+        taken, before, *more = await self._call(*hot_call(hot, parameters(others) if others else (), hint))
+        saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for seq, place in enumerate(taken, before + 1)}
         if others:
             saved.update(zip((one.change.id for one in others), verdicts(*more), strict=True))
         if len(saved) < len(batch):
@@ -186,7 +183,7 @@ class PostgresStore(Sweeps):
             except (Violated, StoreDown) as error:
                 raise Unsure(f"a part of the batch is saved: {error}") from error
         # not before: a look for what is saved begins after this one
-        self._last_seq = max((self._last_seq, *(seqs or ()), *(more[1] or ())))
+        self._last_seq = max((self._last_seq, before + len(taken), *(more[1] or ())))
         return [saved[one.change.id] for one in batch]
 
     async def _save_others(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:

@@ -4,7 +4,7 @@ A column travels as one text: an array of numbers as PostgreSQL writes it, texts
 several times faster than arrays of values, of which the client looks at each one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -14,17 +14,16 @@ from standby.store.entry import Entry
 from standby.store.hot import NOTHING, SEPARATOR, Hot
 
 _PARAMETERS: Final = {
-    None: "g_host g_epoch# g_pool g_pool_version# g_host_version# g_trigger g_actor",
-    Hot.END: "e_n# e_g# e_change e_id e_was# e_from e_at# e_state e_due# e_reason e_code# e_ended# e_slot e_slot_was# "
-    "e_slot_state e_slot_since# e_number# e_incarnation e_handle e_commanded# e_ready# e_stop_asked# e_signal# e_error "
-    "e_peak# e_cpu# e_data",
-    Hot.CLAIM: "c_n# c_g# c_change c_id c_was# c_at# c_attempt# c_slot c_slot_was# c_incarnation c_until# c_deadline# "
-    "c_data",
-    Hot.READY: "r_n# r_g# r_change r_id r_was# r_at# r_handle r_deadline# r_data",
-    Hot.SUBMIT: "s_n# s_g# s_change s_id s_project s_pool s_memory# s_at# s_rank# s_due# s_queue_due# s_dedupe "
-    "s_concurrency s_body s_sealed s_key s_fingerprint s_answer s_data",
+    "groups": "g_host g_epoch# g_pool g_pool_version# g_host_version# g_trigger g_actor g_kind g_from g_to",
+    "all": "v_g# v_change v_id v_at# v_data",
+    Hot.END: "e_was# e_due# e_reason e_code# e_ended# e_slot e_slot_was# e_slot_state e_slot_since# e_number# "
+    "e_incarnation e_handle e_commanded# e_ready# e_stop_asked# e_signal# e_error e_peak# e_cpu#",
+    Hot.SUBMIT: "s_project s_pool s_memory# s_rank# s_due# s_queue_due# s_dedupe s_concurrency s_body s_sealed s_key "
+    "s_fingerprint s_answer",
+    Hot.CLAIM: "c_was# c_attempt# c_slot c_slot_was# c_incarnation c_until# c_deadline#",
+    Hot.READY: "r_was# r_handle r_deadline#",
 }
-"""Those of `save_hot`: what all have in common, then each kind. A # marks numbers."""
+"""Those of `save_hot`: what many changes have in common, what each has, and what each kind has. A # marks numbers."""
 _COLUMNS: Final = {
     kind: tuple((name.rstrip("#"), name.endswith("#")) for name in names.split()) for kind, names in _PARAMETERS.items()
 }
@@ -38,41 +37,45 @@ Row = tuple[Any, ...]
 @lru_cache(64)
 def _save_hot(kinds: tuple[Hot, ...], others: bool) -> str:
     """The call for a batch with such changes: what it does not have is not sent."""
-    columns = [column for kind in (None, *kinds) for column in _COLUMNS[kind]]
+    columns = [column for part in ("groups", "all", *kinds) for column in _COLUMNS[part]]
     given = [(name, _NUMBERS if numbers else _TEXTS) for name, numbers in columns]
     given += [(name, "${}") for name in (_OTHERS.split() if others else [])] + [("hint", "${}")]
     texts = [f"{name} => {text.format(place)}" for place, (name, text) in enumerate(given, 1)]
     return f"select * from save_hot({', '.join(texts)})"  # noqa: S608  no input is in it
 
 
-def hot_call(batch: Sequence[Entry], others: Sequence[Any], hint: str | None) -> tuple[str, Sequence[Any]]:
-    """The statement that saves these hot changes, and others as `parameters` has them, with its values: the columns of
-    what many changes have in common (guards, trigger, actor), and of ends, claims, readies and submits."""
+def hot_call(hot: Sequence[Entry], others: Sequence[Any], hint: str | None) -> tuple[str, Sequence[Any]]:
+    """The statement that saves these hot changes, which stand `in_order`, and others as `parameters` has them, with its
+    values: the columns of what many changes have in common (guards, and what their events say), and of the changes."""
     groups: dict[Row, int] = {}
-    moves: dict[Hot, list[Row]] = {}
-    for n, one in enumerate(batch, 1):
-        assert one.hot is not None
-        g = groups.setdefault(group(one), len(groups) + 1)
-        moves.setdefault(one.hot, []).append(_ROWS[one.hot](n, g, one))
-    kinds = tuple([kind for kind in _ROWS if kind in moves])
-    values: list[Any] = _texts(list(groups), None)
+    places = [groups.setdefault(group(one), len(groups) + 1) for one in hot]
+    changes = [one.change for one in hot]
+    ids = [one.order.id for one in hot if one.order is not None]
+    every = places, [one.id for one in changes], ids, [one.at for one in changes], [one.data for one in hot]
+    values = _texts(zip(*groups, strict=True), "groups") + _texts(every, "all")
+    kinds = tuple(dict.fromkeys(one.hot for one in hot if one.hot is not None))
     for kind in kinds:
-        values += _texts(moves[kind], kind)
+        values += _texts(zip(*[_ROWS[kind](one) for one in hot if one.hot is kind], strict=True), kind)
     return _save_hot(kinds, bool(others)), [*values, *others, hint]
 
 
-def _texts(rows: Sequence[Row], kind: Hot | None) -> list[str | None]:
-    columns = zip(zip(*rows, strict=True), _COLUMNS[kind], strict=True)
-    return [_numbers(column) if numbers else _words(column) for column, (_, numbers) in columns]
+def in_order(hot: Sequence[Entry]) -> list[Entry]:
+    """Hot changes in the order in which they are written: ends, submits, claims, readies."""
+    return [one for kind in _ROWS for one in hot if one.hot is kind]
 
 
-def _numbers(column: Row) -> str | None:
+def _texts(columns: Iterable[Sequence[Any]], part: str) -> list[str | None]:
+    named = zip(columns, _COLUMNS[part], strict=True)
+    return [_numbers(column) if numbers else _words(column) for column, (_, numbers) in named]
+
+
+def _numbers(column: Sequence[Any]) -> str | None:
     if column[0] is None and column.count(None) == len(column):
         return None
     return f"{{{encode(column).decode()[1:-1]}}}"  # but for its brackets JSON is what PostgreSQL reads
 
 
-def _words(column: Row) -> str | None:
+def _words(column: Sequence[Any]) -> str | None:
     if column[0] is None and column.count(None) == len(column):
         return None
     try:
@@ -82,26 +85,31 @@ def _words(column: Row) -> str | None:
 
 
 def group(one: Entry) -> Row:
-    """Host, epoch, pool, versions of pool and host, trigger and actor."""
-    change, guards = one.change, one.change.guards
+    """Host, epoch, pool, versions of pool and host; trigger, actor, kind and both states of the event."""
+    change, order, guards = one.change, one.order, one.change.guards
+    was, version = change.order_was, guards.pool_version
+    assert order is not None
     host, epoch = guards.lease or (None, None)
-    pool = None if guards.pool_version is None or one.order is None else one.order.pool
-    return host, epoch, pool, guards.pool_version, guards.host_version, change.trigger, change.actor
+    return (
+        host,
+        epoch,
+        None if version is None else order.pool,
+        version,
+        guards.host_version,
+        change.trigger,
+        change.actor,
+        change.kind,
+        None if was is None else was.state,
+        order.state,
+    )
 
 
-def _end(n: int, g: int, one: Entry) -> Row:
+def _end(one: Entry) -> Row:
     change = one.change
     was, now, run, slot_was, slot = change.order_was, one.order, change.run, change.slot_was, one.slot
     assert was is not None and now is not None and run is not None
     return (
-        n,
-        g,
-        change.id,
-        now.id,
         was.version,
-        was.state,
-        change.at,
-        now.state,
         now.due_at,
         now.reason,
         now.exit_code,
@@ -120,50 +128,31 @@ def _end(n: int, g: int, one: Entry) -> Row:
         run.error,
         run.peak_memory_kb,
         run.cpu_ms,
-        one.data,
     )
 
 
-def claim_row(n: int, g: int, one: Entry) -> Row:
+def claim_row(one: Entry) -> Row:
     """As its columns stand in `save_hot`."""
     was, now = one.change.order_was, one.order
     assert was is not None and now is not None
-    return (
-        n,
-        g,
-        one.change.id,
-        now.id,
-        was.version,
-        one.change.at,
-        now.attempt,
-        now.slot,
-        one.change.guards.slot_version,
-        now.incarnation,
-        now.command_until,
-        now.deadline,
-        one.data,
-    )
+    slot_version = one.change.guards.slot_version
+    return was.version, now.attempt, now.slot, slot_version, now.incarnation, now.command_until, now.deadline
 
 
-def _ready(n: int, g: int, one: Entry) -> Row:
+def _ready(one: Entry) -> Row:
     was, now = one.change.order_was, one.order
     assert was is not None and now is not None
-    return n, g, one.change.id, now.id, was.version, one.change.at, now.handle, now.deadline, one.data
+    return was.version, now.handle, now.deadline
 
 
-def submit_row(n: int, g: int, one: Entry) -> Row:
+def submit_row(one: Entry) -> Row:
     """As its columns stand in `save_hot`."""
     order, kept, sealed = one.order, one.change.idempotency, one.change.sealed_env
     assert order is not None
     return (
-        n,
-        g,
-        one.change.id,
-        order.id,
         order.project,
         order.pool,
         order.memory_mb,
-        one.change.at,
         order.rank,
         order.due_at,
         order.queue_due,
@@ -174,8 +163,8 @@ def submit_row(n: int, g: int, one: Entry) -> Row:
         None if kept is None else kept.key,
         None if kept is None else kept.fingerprint,
         None if kept is None else kept.answer,
-        one.data,
     )
 
 
-_ROWS: Final = {Hot.SUBMIT: submit_row, Hot.CLAIM: claim_row, Hot.READY: _ready, Hot.END: _end}
+_ROWS: Final = {Hot.END: _end, Hot.SUBMIT: submit_row, Hot.CLAIM: claim_row, Hot.READY: _ready}
+"""In the order in which they are written."""

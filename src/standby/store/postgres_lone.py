@@ -14,18 +14,22 @@ def lone_call(batch: Sequence[Entry], hint: str | None) -> tuple[str, Sequence[A
     submit = batch[0]
     if submit.hot is not Hot.SUBMIT or len(batch) > 2:
         return None
-    values = *submit_row(0, 0, submit)[2:], *group(submit)[-2:], hint
+    change, order = submit.change, submit.order
+    assert order is not None
+    project, pool, memory, *wanted = submit_row(submit)
+    values: tuple[Any, ...] = (change.id, order.id, project, pool, memory, change.at, *wanted)
+    values = *values, submit.data, change.trigger, change.actor, hint
     if len(batch) == 1:
         return _call(len(values)), values
     claim = batch[1]
-    order, was = submit.order, claim.change.order_was
-    if claim.hot is not Hot.CLAIM or claim.claimed != submit.writes[0] or order is None or was is None:
+    was = claim.change.order_was
+    if claim.hot is not Hot.CLAIM or claim.claimed != submit.writes[0] or was is None:
         return None
     if order.rank is None or order.concurrency_key is not None or was.version != order.version:
         return None
-    host, epoch, _, *versions, trigger, actor = group(claim)
-    _, _, change, _, _, *columns = claim_row(0, 0, claim)
-    values = *values, host, epoch, *versions, change, *columns, trigger, actor
+    host, epoch, _, *versions, trigger, actor = group(claim)[:7]
+    _, *columns = claim_row(claim)
+    values = *values, host, epoch, *versions, claim.change.id, claim.change.at, *columns, claim.data, trigger, actor
     return _call(len(values)), values
 
 
