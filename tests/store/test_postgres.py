@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 
 from standby.core.errors import Refused
-from standby.core.model import Change, EventKind
+from standby.core.model import Change, EventKind, OrderState
 from standby.core.wear import NOTED_MS
 from standby.store import postgres_session as session
 from standby.store import queries
@@ -405,3 +405,27 @@ async def test_what_was_saved_is_told_although_the_verdict_of_another_could_not_
         assert (good.answer, again.answer, again.order_id) == (Answer.SAVED, Answer.DUPLICATE, first.subject)
     finally:
         await store.close()
+
+
+RULES = """
+    state in ('pending', 'preparing', 'running', 'stopping', 'waiting_retry', 'completed', 'failed', 'cancelled')
+    and (state in ('preparing', 'running', 'stopping')) = (slot is not null)
+    and (slot is null or (incarnation is not null and commanded_at is not null))
+    and (state <> 'running' or ready_at is not null)
+    and (rank is null or state = 'pending')
+    and (due_at is null or state in ('pending', 'waiting_retry'))
+    and (state not in ('pending', 'waiting_retry') or (rank is null) <> (due_at is null))
+    and (state in ('completed', 'failed', 'cancelled')) = (ended_at is not null)
+    and (dedupe_live is null or ended_at is null)
+"""
+
+
+async def test_the_one_check_of_orders_proves_every_rule_about_states_and_columns(admin: Any) -> None:
+    (check,) = await admin.fetch("""select pg_get_expr(conbin, conrelid) from pg_constraint
+        where conrelid = 'orders'::regclass and contype = 'c' and convalidated""")
+    columns = ["slot", "incarnation", "commanded_at", "ready_at", "rank", "due_at", "ended_at", "dedupe_live"]
+    each = ", ".join(f"(values (null), (1)) {column} ({column})" for column in columns)
+    possible = f"select * from unnest($1::text[]) s (state), {each}"
+    both = f"select ({RULES}), ({check[0]}), count(*) from ({possible}) o group by 1, 2 order by 1"
+    found = await admin.fetch(both, [*OrderState, "another", ""])
+    assert [tuple(row) for row in found] == [(False, False, 2478), (True, True, 82)]  # never one without the other
