@@ -255,10 +255,13 @@ class ScriptedDriver:
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop ended copies; raises CommandRefused, naming them, if some are alive."""
         now = self._reached()
-        copies = self.platform.copies
-        live = [run_id for run_id in run_ids if run_id in copies and copies[run_id].alive(now)]
+        copies, live = self.platform.copies, list[str]()
         for run_id in run_ids:
-            if run_id in copies and run_id not in live:
+            if (copy := copies.get(run_id)) is None:
+                continue
+            if copy.alive(now):
+                live.append(run_id)
+            else:
                 self.platform.forget(run_id, now)
         if live:
             raise CommandRefused(f"still alive: {', '.join(live)}")

@@ -76,6 +76,31 @@ select s.body, o.* from slots p join orders o on o.slot = p.name join specs s on
 where p.host = $1 order by o.slot
 """
 
+READY: Final = [
+    "id",
+    "version",
+    "project",
+    "pool",
+    "memory_mb",
+    "submitted_at",
+    "state_since",
+    "attempt",
+    "rank",
+    "queue_due",
+    "dedupe_live",
+    "reason",
+    "exit_code",
+    "deploy_since",
+    "concurrency_key",
+    "cpus",
+]
+"""What a ready order has besides its state: the only rows that are read by the hundred while others are written."""
+
+
+def _ready(table: str) -> str:
+    return ", ".join(f"{table}.{column}" for column in READY)
+
+
 # candidates: a loose index scan, one step for each project that has a ready order in the pool; the heads of each lane,
 # of those with one concurrency key only the first, and none while somebody holds it
 CANDIDATES_POSTGRES: Final = """
@@ -84,7 +109,7 @@ with recursive lane (project) as (
     union all
     select (select min(n.project) from orders n where n.pool = $1 and n.rank is not null and n.project > lane.project)
     from lane where lane.project is not null)
-select s.body, head.* from lane cross join lateral (
+select s.body, {head} from lane cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
         and o.memory_mb <= $3 and (o.cpus is null or o.cpus <= $4) and (o.concurrency_key is null or not exists (
             select 1 from orders k where k.project = o.project and k.concurrency_key = o.concurrency_key
@@ -93,7 +118,7 @@ select s.body, head.* from lane cross join lateral (
     order by o.rank, o.id limit $2) head
 join specs s on s.order_id = head.id
 where lane.project is not null order by head.rank, head.id
-"""
+""".replace("{head}", _ready("head"))
 
 CANDIDATES_SQLITE: Final = """
 with recursive lane (project) as (
@@ -101,7 +126,7 @@ with recursive lane (project) as (
     union all
     select (select min(n.project) from orders n where n.pool = $1 and n.rank is not null and n.project > lane.project)
     from lane where lane.project is not null)
-select s.body, o.* from lane cross join orders o cross join specs s
+select s.body, {order} from lane cross join orders o cross join specs s
 where lane.project is not null and o.id in (
     select h.id from orders h where h.pool = $1 and h.project = lane.project and h.rank is not null
         and h.memory_mb <= $3 and (h.cpus is null or h.cpus <= $4) and (h.concurrency_key is null or not exists (
@@ -111,11 +136,11 @@ where lane.project is not null and o.id in (
     order by h.rank, h.id limit $2)
     and s.order_id = o.id
 order by o.rank, o.id
-"""
+""".replace("{order}", _ready("o"))
 
 # candidates after: the next ones of known lanes, each from its own place on: what was claimed is not walked again
 CANDIDATES_AFTER_POSTGRES: Final = """
-select s.body, head.*
+select s.body, {head}
 from unnest(cast($5 as text[]), cast($6 as bigint[]), cast($7 as text[])) as lane (project, rank, id)
 cross join lateral (
     select * from orders o where o.pool = $1 and o.project = lane.project and o.rank is not null
@@ -127,10 +152,10 @@ cross join lateral (
     order by o.rank, o.id limit $2) head
 join specs s on s.order_id = head.id
 order by head.rank, head.id
-"""
+""".replace("{head}", _ready("head"))
 
 CANDIDATES_AFTER_SQLITE: Final = """
-select s.body, o.* from json_each($5) p join json_each($6) r on r.key = p.key join json_each($7) i on i.key = p.key
+select s.body, {order} from json_each($5) p join json_each($6) r on r.key = p.key join json_each($7) i on i.key = p.key
 cross join orders o cross join specs s
 where o.id in (
     select h.id from orders h where h.pool = $1 and h.project = p.value and h.rank is not null
@@ -142,7 +167,7 @@ where o.id in (
     order by h.rank, h.id limit $2)
     and s.order_id = o.id
 order by o.rank, o.id
-"""
+""".replace("{order}", _ready("o"))
 
 # expired: ready orders that waited longer than they were willing to, oldest first. $4 lists projects that are left out:
 # ",a,b,"

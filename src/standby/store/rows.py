@@ -8,7 +8,21 @@ from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
 from msgspec.structs import astuple
 
-from standby.core.model import Event, Host, Json, Override, Pool, PoolSettings, PressureLimits, Project, Schedule, Spec
+from standby.core.model import (
+    Event,
+    Host,
+    Json,
+    Order,
+    OrderState,
+    Override,
+    Pool,
+    PoolSettings,
+    PressureLimits,
+    Project,
+    Reason,
+    Schedule,
+    Spec,
+)
 from standby.core.sighting import ImageState
 from standby.core.work import Report
 from standby.store.contract import LogChunk, LogTail
@@ -49,6 +63,31 @@ def value(kind: type[T], row: Row) -> T:
     for name, read in _READ.get(kind, _PLAIN).items():
         fields[name] = read(fields[name])
     return convert(fields, kind)
+
+
+def ready(row: Row) -> Order:
+    """A ready order with the columns of `queries.READY`, behind the first one."""
+    _, order_id, version, project, pool, memory_mb, submitted_at, since, attempt, rank, queue_due, *rare = row
+    dedupe, reason, code, deploy_since, key, cpus = rare
+    return Order(
+        id=order_id,
+        version=version,
+        project=project,
+        pool=pool,
+        memory_mb=memory_mb,
+        submitted_at=submitted_at,
+        state=OrderState.PENDING,
+        state_since=since,
+        attempt=attempt,
+        rank=rank,
+        queue_due=queue_due,
+        dedupe_live=dedupe,
+        reason=None if reason is None else Reason(reason),
+        exit_code=code,
+        deploy_since=deploy_since,
+        concurrency_key=key,
+        cpus=cpus,
+    )
 
 
 def spec(body: str) -> Spec | None:
