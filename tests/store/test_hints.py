@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 
 import pytest
+from msgspec.structs import replace
 
+from standby.core.model import Trigger
 from standby.store.contract import Heard
 from tests import make
 from tests.conftest import Database
@@ -46,6 +48,14 @@ async def test_a_request_is_heard_in_the_same_process_with_its_pool(database: Da
 
     assert [sorted(work.order.pool for work in heard.added) for heard in ear.heard] == [["p", "q"], []]
     assert [heard.pools for heard in ear.heard] == [frozenset(), frozenset()]
+
+
+async def test_an_order_that_nobody_asked_for_just_now_is_heard_too(database: Database) -> None:
+    store, ear = await database.open(), Ear()
+    store.listen(ear)
+    await store.save([replace(make.submit(pool="p"), trigger=Trigger.DUE)])  # the tick of a schedule
+
+    assert [work.order.pool for heard in ear.heard for work in heard.added] == ["p"]
 
 
 async def test_a_refused_change_is_not_heard(database: Database) -> None:

@@ -16,7 +16,7 @@ import structlog
 from standby.core.model import Change
 from standby.store.contract import Answer, Heard, StoreDown, Verdict
 from standby.store.entry import Entry, entry
-from standby.store.hot import Hot
+from standby.store.hot import MOVES, Hot
 
 MOST_CHANGES = 500
 MOST_BYTES = 4_000_000
@@ -170,7 +170,7 @@ class GroupCommit:
         ]
         if saved:
             # most changes are a leader's own moves, which tell nobody anything
-            telling = [one for one in saved if one.asked_in is not None or one.hot is None]
+            telling = [one for one in saved if one.hot not in MOVES or one.asked_in is not None]
             added = [work for one in telling if (work := one.added) is not None]
             asked = frozenset([one.asked_in for one in telling if one.asked_in is not None and one.added is None])
             handed = frozenset([slot for one in telling if (slot := one.handed) is not None])
