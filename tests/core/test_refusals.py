@@ -17,6 +17,16 @@ NAME = slot().name
 REFUSED: dict[str, Callable[[], object]] = {
     "cannot queue order order-1: it is already queued": lambda: life.queue(cause(), order(), spec(), pool()),
     "cannot expire order order-1: it is not waiting in the queue": lambda: life.expire(cause(), order(S.RUNNING)),
+    "cannot record order.cancelled of order order-1: it is running": lambda: life.finish(
+        cause(),
+        order(S.RUNNING, stop_reason=Reason.CANCELLED),
+        spec(),
+        slot(),
+        Exit(code=0),
+        handle=None,
+        seats=True,
+        chance=0.5,
+    ),
     "cannot finish order order-1: it is completed": lambda: life.finish(
         cause(), order(S.COMPLETED), spec(), slot(), Exit(code=0), handle=None, seats=True, chance=0.5
     ),
