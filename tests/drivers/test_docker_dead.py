@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from anyio.to_thread import run_sync
+from msgspec.structs import replace
 
 from standby.core.errors import Unreachable
 from standby.core.model import Slot, Spec, Warmth
 from standby.drivers.contract import Seen
 from standby.drivers.docker import containers, handover
-from standby.drivers.docker.ending import Record
+from standby.drivers.docker.ending import Record, records
 from standby.drivers.docker.engine import EngineRefused, Params
 from tests.engine import RunningEngine, own_engine
 
@@ -209,6 +211,69 @@ async def test_while_one_is_being_removed_it_is_unknown_and_the_others_are_read(
         assert "p-1" in await next_server.unstored()
         with pytest.raises(Unreachable):
             await removal
+
+
+@pytest.fixture
+async def mounted(engine: RunningEngine, tmp_path: Path) -> AsyncIterator[tuple[DockerRig, Path]]:
+    """Containers with a directory of this machine mounted into them, and a file in it."""
+    made = DockerRig(engine, Warmth.RUNNING)
+    mounts = (*made.making.template.mounts, f"{tmp_path}:/ours")
+    made.making = replace(made.making, template=replace(made.making.template, mounts=mounts))
+    made.driver.usual = made.making
+    kept = tmp_path / "kept"
+    kept.touch()
+    yield made, kept
+    await made.end()
+
+
+@pytest.mark.parametrize("who", ["the same server", "the next one"])
+async def test_files_mounted_into_one_outlive_a_question_for_its_notes_while_it_is_removed(
+    mounted: tuple[DockerRig, Path], who: str
+) -> None:
+    rig, kept = mounted
+    _, container = await at_work(rig)
+    asking = rig.driver._engine if who == "the same server" else rig.another_driver()._engine
+    with rig.engine.kept_busy(container):
+        removal = asyncio.create_task(rig.driver._containers.delete(container))  # which takes the engine five seconds
+        await until(lambda: "removing" in {each["State"] for each in rig.containers()})
+        for _ in range(5):
+            with pytest.raises(EngineRefused, match="remov"):
+                await records(asking, container)
+        with pytest.raises(Unreachable):
+            await removal
+        assert kept.exists()  # an engine before version 23 would have mounted it where it was deleting, and deleted it
+        with pytest.raises(EngineRefused, match="dead"):
+            await records(asking, container)
+
+
+async def test_one_is_told_to_go_once_its_notes_are_read_and_nobody_asks_for_them_after(
+    created: DockerRig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await ended(created, "o", created.ending(0))
+    (container,) = [str(each["Id"]) for each in created.containers()]
+    engine = created.driver._engine
+    asked, answer, sent = asyncio.Event(), asyncio.Event(), []
+    call = engine.call
+
+    async def slow(method: str, path: str, params: Params | None = None, body: object = None) -> bytes:
+        sent.append(f"{method} {path.rpartition('/')[2]}")
+        if path.endswith("/archive"):
+            asked.set()
+            await answer.wait()
+        return await call(method, path, params, body)
+
+    monkeypatch.setattr(engine, "call", slow)
+    reading = asyncio.create_task(records(engine, container))
+    await asked.wait()
+    removal = asyncio.create_task(engine.remove(container))
+    await asyncio.sleep(0)
+    with pytest.raises(EngineRefused, match="being removed"):
+        await records(engine, container)
+    assert sent == ["GET json", "GET archive"]
+    answer.set()
+    assert "run" in await reading
+    await removal
+    assert sent == ["GET json", "GET archive", f"DELETE {container}"]
 
 
 async def test_one_that_its_engine_fails_to_remove_keeps_nobody_from_being_forgotten(

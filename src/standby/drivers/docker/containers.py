@@ -99,7 +99,7 @@ class Containers:
             if about is None:
                 raise Unreachable(f"container {made} vanished while it was made")
             if about["Config"].get("User", "") not in ROOT:
-                await self._engine.call("PUT", f"/containers/{made}/archive", {"path": wrap.HOME}, open_home())
+                await self._engine.files("PUT", made, wrap.HOME, open_home())
         except EngineRefused as refusal:
             there = [each for each in await self.of(slot) if each.name == name] if refusal.status == TAKEN else []
             if not there:
@@ -145,7 +145,7 @@ class Containers:
     async def delete(self, container: str) -> None:
         """Take it away with its volume, whatever it does; absence is success."""
         try:
-            await self._engine.call("DELETE", f"/containers/{container}", {"force": 1, "v": 1})
+            await self._engine.remove(container)
         except EngineRefused as refusal:
             if refusal.status not in (404, 409):  # gone, or being removed
                 raise Unclear(f"container {container} cannot be removed: {refusal}") from refusal

@@ -23,7 +23,7 @@ and puts an error behind what it could not finish."""
 async def records(engine: Engine, container: str) -> dict[str, Record]:
     """What was noted of each run of a container, by the name of its directory."""
     try:
-        packed = await engine.call("GET", f"/containers/{container}/archive", {"path": wrap.RUNS})
+        packed = await engine.files("GET", container, wrap.RUNS)
     except EngineRefused as refusal:
         if refusal.status == 404:
             return {}

@@ -94,8 +94,7 @@ class Handover:
         known, others = await self._runs(place), set(await self.runs(place)) - {run_id}
         if place.state in ALIVE:
             try:
-                packed = forgotten(run_id)
-                await self._engine.call("PUT", f"/containers/{place.id}/archive", {"path": wrap.RUNS}, packed)
+                await self._engine.files("PUT", place.id, wrap.RUNS, forgotten(run_id))
             except EngineRefused as refusal:
                 if refusal.status != 404:  # else nothing was ever noted there: there is nothing to forget
                     raise Unclear(f"run {run_id} cannot be forgotten: {refusal}") from refusal
