@@ -33,7 +33,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 def _in_no_hot_way(patch: pytest.MonkeyPatch) -> None:
     """Every change is checked by itself: the statement for hot ones leaves a part of that to the schema."""
-    patch.setattr(sqlite, "by_kind", lambda batch: None)
+    patch.setattr(sqlite, "by_kind", lambda batch: ({}, batch))
 
 
 def settle_without_having_seen_it_ended(patch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """A change made ready to be written: its rows with their new versions, its event, the keys it must have to itself."""
 
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Final, TypeVar
 
@@ -8,7 +9,7 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from standby.core.model import Change, EventKind, Host, Json, Order, Place, Pool, Project, Schedule, Slot, Trigger
-from standby.store.contract import Work
+from standby.store.contract import Answer, Verdict, Work
 from standby.store.hot import ESCAPED, MOVES, Hot, hot_move, is_submit
 from standby.store.rows import told
 
@@ -95,6 +96,34 @@ class Entry(Struct, frozen=True):
     def dedupe(self) -> str | None:
         """The dedupe key that must not be in use yet."""
         return self.order.dedupe_live if self.order is not None and self.change.order_was is None else None
+
+
+Kinds = dict[Hot, list[Entry]]
+"""Hot changes in the order in which they are written: claims may take what others of a batch let go, and orders that it
+takes in."""
+
+
+def by_kind(batch: Sequence[Entry]) -> tuple[Kinds, Sequence[Entry]]:
+    """The hot changes of a batch, and its others."""
+    kinds: Kinds = {Hot.END: [], Hot.SUBMIT: [], Hot.CLAIM: [], Hot.READY: []}
+    others: list[Entry] = []
+    for one in batch:
+        (others if one.hot is None else kinds[one.hot]).append(one)
+    return kinds, others
+
+
+def in_order(kinds: Kinds) -> list[Entry]:
+    """Hot changes as they are written."""
+    return [one for some in kinds.values() for one in some]
+
+
+def in_turn(batch: Sequence[Entry], written: Sequence[Entry], before: int) -> Sequence[Verdict]:
+    """The verdicts of a batch of which all was written, in this order, behind event `before`."""
+    saved = [Verdict(Answer.SAVED, seq) for seq in range(before + 1, before + len(written) + 1)]
+    if written == batch:  # as a rule: a leader saves ends and then claims
+        return saved
+    seqs = dict(zip((one.change.id for one in written), saved, strict=True))
+    return [seqs[one.change.id] for one in batch]
 
 
 def entry(change: Change) -> Entry:

@@ -17,11 +17,11 @@ from standby.store import postgres_session as session
 from standby.store import queries, rows, sweep
 from standby.store.commit import GroupCommit, Unsure, Violated, held_back
 from standby.store.contract import Answer, LogChunk, LogTail, StoreDown, Verdict
-from standby.store.entry import Entry
+from standby.store.entry import Entry, by_kind, in_order, in_turn
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
-from standby.store.postgres_hot import hot_call, in_order
+from standby.store.postgres_hot import hot_call
 from standby.store.postgres_lone import lone_call
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
@@ -162,28 +162,32 @@ class PostgresStore(Sweeps):
                 return await self._save_others(batch, together=True)
             except _HeldBack as held:
                 return held_back(verdicts(*held.answers))
-        hot = [one for one in batch if one.hot is not None]
-        others = [one for one in batch if one.hot is None] if hot else batch
-        if not hot:
+        kinds, others = by_kind(batch)
+        if len(others) == len(batch):
             return await self._save_others(batch)
         hint = hint_text(batch) if self.hints.on else None
         lone = lone_call(batch, hint)
         if lone is not None and (before := (await self._call(*lone))[0]) is not None:
             self._last_seq = max(self._last_seq, before + len(batch))
-            return [Verdict(Answer.SAVED, seq) for seq in range(before + 1, before + len(batch) + 1)]
-        hot = in_order(hot)
-        taken, before, *more = await self._call(*hot_call(hot, parameters(others) if others else (), hint))
-        saved = {hot[place - 1].change.id: Verdict(Answer.SAVED, seq) for seq, place in enumerate(taken, before + 1)}
+            return in_turn(batch, batch, before)
+        call = hot_call(kinds, parameters(others) if others else (), hint)
+        taken, before, *more = await self._call(*call)
+        written = in_order(kinds)
+        hot = [written[place - 1] for place in taken]
+        if len(hot) == len(batch):
+            self._last_seq = max(self._last_seq, before + len(hot))
+            return in_turn(batch, hot, before)
+        saved = {one.change.id: Verdict(Answer.SAVED, seq) for seq, one in enumerate(hot, before + 1)}
         if others:
             saved.update(zip((one.change.id for one in others), verdicts(*more), strict=True))
         if len(saved) < len(batch):
-            missed = [one for one in hot if one.change.id not in saved]
+            missed = [one for one in batch if one.change.id not in saved]
             try:
                 saved.update(zip((one.change.id for one in missed), await self._save_others(missed), strict=True))
             except (Violated, StoreDown) as error:
                 raise Unsure(f"a part of the batch is saved: {error}") from error
         # not before: a look for what is saved begins after this one
-        self._last_seq = max((self._last_seq, before + len(taken), *(more[1] or ())))
+        self._last_seq = max((self._last_seq, before + len(hot), *(more[1] or ())))
         return [saved[one.change.id] for one in batch]
 
     async def _save_others(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec.json import encode
 
-from standby.store.entry import Entry
+from standby.store.entry import Entry, Kinds, in_order
 from standby.store.hot import NOTHING, SEPARATOR, Hot
 
 _PARAMETERS: Final = {
@@ -44,24 +44,20 @@ def _save_hot(kinds: tuple[Hot, ...], others: bool) -> str:
     return f"select * from save_hot({', '.join(texts)})"  # noqa: S608  no input is in it
 
 
-def hot_call(hot: Sequence[Entry], others: Sequence[Any], hint: str | None) -> tuple[str, Sequence[Any]]:
-    """The statement that saves these hot changes, which stand `in_order`, and others as `parameters` has them, with its
-    values: the columns of what many changes have in common (guards, and what their events say), and of the changes."""
+def hot_call(kinds: Kinds, others: Sequence[Any], hint: str | None) -> tuple[str, Sequence[Any]]:
+    """The statement that saves these hot changes, and others as `parameters` has them, with its values: the columns of
+    what many changes have in common (guards, and what their events say), and of the changes."""
+    hot = in_order(kinds)
     groups: dict[Row, int] = {}
     places = [groups.setdefault(group(one), len(groups) + 1) for one in hot]
     changes = [one.change for one in hot]
     ids = [one.order.id for one in hot if one.order is not None]
     every = places, [one.id for one in changes], ids, [one.at for one in changes], [one.data for one in hot]
     values = _texts(zip(*groups, strict=True), "groups") + _texts(every, "all")
-    kinds = tuple(dict.fromkeys(one.hot for one in hot if one.hot is not None))
-    for kind in kinds:
-        values += _texts(zip(*[_ROWS[kind](one) for one in hot if one.hot is kind], strict=True), kind)
-    return _save_hot(kinds, bool(others)), [*values, *others, hint]
-
-
-def in_order(hot: Sequence[Entry]) -> list[Entry]:
-    """Hot changes in the order in which they are written: ends, submits, claims, readies."""
-    return [one for kind in _ROWS for one in hot if one.hot is kind]
+    there = tuple(kind for kind, some in kinds.items() if some)
+    for kind in there:
+        values += _texts(zip(*map(_ROWS[kind], kinds[kind]), strict=True), kind)
+    return _save_hot(there, bool(others)), [*values, *others, hint]
 
 
 def _texts(columns: Iterable[Sequence[Any]], part: str) -> list[str | None]:
@@ -167,4 +163,3 @@ def submit_row(one: Entry) -> Row:
 
 
 _ROWS: Final = {Hot.END: _end, Hot.SUBMIT: submit_row, Hot.CLAIM: claim_row, Hot.READY: _ready}
-"""In the order in which they are written."""

@@ -18,12 +18,12 @@ from standby.core.model import Change, Lease
 from standby.store import queries, rows, sqlite_commit, sweep
 from standby.store.commit import GroupCommit
 from standby.store.contract import LogChunk, LogTail, StoreDown, Verdict
-from standby.store.entry import Entry
+from standby.store.entry import Entry, by_kind, in_order, in_turn
 from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
-from standby.store.sqlite_hot import SCHEMA, by_kind, hot_parameters, hot_verdicts, save_hot
+from standby.store.sqlite_hot import SCHEMA, hot_parameters, save_hot
 from standby.store.sweep import Step, Sweeps
 
 T = TypeVar("T")
@@ -226,12 +226,12 @@ class SqliteStore(Sweeps):
 
     async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
         """One transaction of group commit; a batch of hot changes that are not all as they were takes two."""
-        kinds = by_kind(batch)
-        if kinds is not None:
+        kinds, others = by_kind(batch)
+        if not others:
             values = hot_parameters(kinds)
             last_seq = await self._main.write(lambda line: save_hot(line, values))
             if last_seq is not None:
-                return hot_verdicts(batch, kinds, last_seq)
+                return in_turn(batch, in_order(kinds), last_seq - len(batch))
         return await self._main.write(lambda line: sqlite_commit.commit(line, batch, together=together))
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:

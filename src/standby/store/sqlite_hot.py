@@ -17,20 +17,15 @@ import apsw
 from msgspec.json import encode
 
 from standby.store.commit import Unsure
-from standby.store.contract import Answer, Verdict
-from standby.store.entry import Entry
-from standby.store.hot import Hot
+from standby.store.entry import Entry, Kinds
 from standby.store.queries import LAST_SEQ
 
-Kinds = dict[Hot, list[Entry]]
 Values = tuple[str | bytes | None, ...]
 Row = tuple[Any, ...]
 Place = tuple[int, int]
 """Where a text begins, and how many bytes it has."""
 
 SAVE_HOT: Final = "insert into hot values (?, jsonb(?), ?, jsonb(?), jsonb(?), jsonb(?), ?, ?)"
-
-_ORDER: Final = (Hot.END, Hot.SUBMIT, Hot.READY, Hot.CLAIM)
 
 _GROUPS: Final = {
     "ended": (
@@ -146,8 +141,8 @@ where not exists (select 1 from leases where host = value ->> 0 and epoch = valu
 insert into ended values (new.ended, new.texts);
 insert into noting select value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 from jsonb_each(new.noted);
 insert into submitted values (new.submitted, new.texts);
-insert into readied values (new.readied, new.texts);
 insert into claimed values (new.claimed, new.texts);
+insert into readied values (new.readied, new.texts);
 select case when exists (
     select 1 from projects where running_max is not null and name in (select value from json_each(new.claimed_in)))
 then (
@@ -192,7 +187,7 @@ def _schema() -> str:
     writes = [
         _view(kind, "groups texts", text.format_map(parts), "new.groups is not null") for kind, text in _WRITES.items()
     ]
-    hot = _view("hot", "guards ended noted submitted readied claimed claimed_in texts", _SAVE)
+    hot = _view("hot", "guards ended noted submitted claimed readied claimed_in texts", _SAVE)
     return "".join([begin, *moves, *writes, hot])
 
 
@@ -200,20 +195,9 @@ SCHEMA: Final = _schema()
 """What a writing connection needs for `SAVE_HOT`; it is gone with the connection."""
 
 
-def by_kind(batch: Sequence[Entry]) -> Kinds | None:
-    """The changes of a batch in the order in which they are written, or null when not all are hot. Claims go last: they
-    may take what others of the batch let go, and orders that it takes in."""
-    kinds: Kinds = {kind: [] for kind in _ORDER}
-    for one in batch:
-        if one.hot is None:
-            return None
-        kinds[one.hot].append(one)
-    return kinds
-
-
 def hot_parameters(kinds: Kinds) -> Values:
     """What `SAVE_HOT` is called with."""
-    ends, submits, readies, claims = kinds.values()
+    ends, submits, claims, readies = kinds.values()
     texts = [one.data.encode() for some in kinds.values() for one in some]
     changes = len(texts)
     texts += [(one.spec_body or "").encode() for one in submits]
@@ -224,8 +208,8 @@ def hot_parameters(kinds: Kinds) -> Values:
         _grouped([_end(one, next(data)) for one in ends]),
         [_noted(one) for one in ends if one.slot is not None],
         _grouped([_submit(one, next(data), next(bodies), len(submits) - n) for n, one in enumerate(submits, 1)]),
-        _grouped([_ready(one, next(data)) for one in readies]),
         _grouped([_claim(one, next(data)) for one in claims]),
+        _grouped([_ready(one, next(data)) for one in readies]),
         list({one.opens for one in claims}),
     )
     return *[encode(rows).decode() if rows else None for rows in lists], b"".join(texts)
@@ -241,13 +225,6 @@ def save_hot(connection: apsw.Connection, values: Values) -> int | None:
         return None
     except apsw.Error as error:
         raise Unsure(str(error)) from error
-
-
-def hot_verdicts(batch: Sequence[Entry], kinds: Kinds, last_seq: int) -> Sequence[Verdict]:
-    """What became of each change of a batch that was written."""
-    written = [one.change.id for some in kinds.values() for one in some]
-    seqs = dict(zip(written, range(last_seq - len(written) + 1, last_seq + 1), strict=True))
-    return [Verdict(Answer.SAVED, seqs[one.change.id]) for one in batch]
 
 
 def _guard(one: Entry) -> Row:
