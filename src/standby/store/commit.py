@@ -8,7 +8,6 @@ repeated.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import repeat
 from typing import Protocol
 
 import structlog
@@ -49,54 +48,77 @@ class Engine(Protocol):
 class Call:
     """One `save` that waits for the outcomes of its changes."""
 
-    __slots__ = ("left", "outcomes", "together", "whole")
+    __slots__ = ("entries", "known", "left", "together", "whole")
 
-    def __init__(self, size: int, whole: "asyncio.Future[None]", *, together: bool = False) -> None:
-        self.together = together
-        self.outcomes: list[Outcome] = [StoreDown("not tried")] * size
-        self.left = size
-        self.whole = whole
+    def __init__(self, entries: list[Entry], whole: "asyncio.Future[Sequence[Outcome]]", *, together: bool) -> None:
+        self.entries, self.whole, self.together = entries, whole, together
+        self.left = entries
+        """What is still to be written."""
+        self.known: dict[int, Outcome] = {}
+        """Where only a part was written at a time: entry -> its outcome."""
+
+    def answer(self, written: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
+        """Note what became of some of its changes; the last ones wake the caller."""
+        if len(written) < len(self.entries):
+            self.known.update(zip(map(id, written), outcomes, strict=True))
+            if len(self.known) < len(self.entries):
+                return
+            outcomes = [self.known[id(one)] for one in self.entries]
+        if not self.whole.done():
+            self.whole.set_result(outcomes)
 
 
-Waiting = tuple[Entry, Call, int]
-Answered = tuple[Waiting, Outcome]
+Part = tuple[Call, Sequence[Entry]]
+"""What is written of a call."""
+Answered = tuple[Call, Sequence[Entry], Sequence[Outcome]]
 
 
-def next_batch(waiting: deque[Waiting]) -> list[Waiting]:
+def next_batch(waiting: deque[Call]) -> list[Part]:
     """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place. Only a
     claim may follow the end that lets its slot go, and the submit of its order: claims are written after both."""
-    if waiting and waiting[0][1].together:
-        return [waiting.popleft() for _ in range(waiting[0][1].left)]
-    batch: list[Waiting] = []
-    later: list[Waiting] = []
-    size = 0
+    if waiting and waiting[0].together:
+        call = waiting.popleft()
+        return [(call, call.left)]
+    batch: list[Part] = []
+    stay: list[Call] = []
+    changes = later = size = 0
     taken: set[str] = set()
     let_go: set[str] = set()
     submitted: set[str | None] = set()
-    while waiting and len(batch) < MOST_CHANGES and len(later) < MOST_CHANGES and size < MOST_BYTES:
-        if waiting[0][1].together:
+    while waiting and changes < MOST_CHANGES and later < MOST_CHANGES and size < MOST_BYTES:
+        if waiting[0].together:
             break
-        one = waiting.popleft()
-        entry = one[0]
-        writes, claims = entry.writes, entry.claims
-        if claims is not None and claims in let_go:
-            taken.discard(claims)
-        if submitted and (order := entry.claimed) in submitted:
-            taken.discard(order or "")
-        if taken.isdisjoint(writes) and taken.isdisjoint(entry.relies_on):
-            batch.append(one)
-            size += entry.size
-            if claims is not None:
-                let_go.discard(claims)
-            if entry.lets_go is not None:
-                let_go.add(entry.lets_go)
-            if entry.hot is Hot.SUBMIT:
-                submitted.add(writes[0])
-        else:
-            later.append(one)
-            let_go.difference_update(writes)
-        taken.update(writes)
-    waiting.extendleft(reversed(later))
+        call = waiting.popleft()
+        fits: list[Entry] = []
+        stays: list[Entry] = []
+        for one in call.left:
+            writes, claims = one.writes, one.claims
+            if claims is not None and claims in let_go:
+                taken.discard(claims)
+            if submitted and (order := one.claimed) in submitted:
+                taken.discard(order or "")
+            room = changes < MOST_CHANGES and size < MOST_BYTES
+            if room and taken.isdisjoint(writes) and taken.isdisjoint(one.relies_on):
+                fits.append(one)
+                changes += 1
+                size += one.size
+                if claims is not None:
+                    let_go.discard(claims)
+                if one.lets_go is not None:
+                    let_go.add(one.lets_go)
+                if one.hot is Hot.SUBMIT:
+                    submitted.add(writes[0])
+            else:
+                stays.append(one)
+                let_go.difference_update(writes)
+            taken.update(writes)
+        if fits:
+            batch.append((call, fits))
+        if stays:
+            call.left = stays
+            stay.append(call)
+            later += len(stays)
+    waiting.extendleft(reversed(stay))
     return batch
 
 
@@ -113,7 +135,7 @@ class GroupCommit:
         self._engine = engine
         self._committed = committed
         self._inline = inline
-        self._waiting: deque[Waiting] = deque()
+        self._waiting: deque[Call] = deque()
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -129,14 +151,13 @@ class GroupCommit:
         general = () if together else [one for one in entries if one.hot is None]
         if any(one.of_schedule for one in general):
             raise ValueError("a schedule is saved together with what goes with it")
-        call = Call(len(entries), asyncio.get_running_loop().create_future(), together=together)
-        self._waiting.extend(zip(entries, repeat(call), range(len(entries)), strict=False))
+        call = Call(entries, asyncio.get_running_loop().create_future(), together=together)
+        self._waiting.append(call)
         if self._inline:
             await self._write_all()
         elif self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all(), name="store writer")
-        await call.whole
-        return _verdicts(call.outcomes)
+        return _verdicts(await call.whole)
 
     async def close(self) -> None:
         """Write what waits and take nothing more."""
@@ -147,19 +168,16 @@ class GroupCommit:
     async def _write_all(self) -> None:
         while self._waiting:
             batch = next_batch(self._waiting)
-            entries = [waiting[0] for waiting in batch]
+            entries = [one for _, part in batch for one in part]
             try:
-                settle = self._settle_together if batch[0][1].together else self._settle
+                settle = self._settle_together if batch[0][0].together else self._settle
                 outcomes: Sequence[Outcome] = await settle(entries)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
-                outcomes = [error] * len(batch)
-            answers = zip(batch, outcomes, strict=True)
-            if Hot.SUBMIT in {one.hot for one in entries}:
-                first, later = _turns(list(answers))
-                _answer(first)
+                outcomes = [error] * len(entries)
+            first, later = _turns(batch, outcomes)
+            _answer(first)
+            if later:
                 asyncio.get_running_loop().call_soon(_answer, later)
-            else:
-                _answer(answers)
             self._tell(entries, outcomes)
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
@@ -249,24 +267,27 @@ class GroupCommit:
             return StoreDown(f"the outcome is unknown: {error}")
 
 
-def _turns(answers: Sequence[Answered]) -> tuple[Sequence[Answered], Sequence[Answered]]:
+def _turns(batch: Sequence[Part], outcomes: Sequence[Outcome]) -> tuple[Sequence[Answered], Sequence[Answered]]:
     """Who hears first, and who a turn later: a claim that came with its order is on its way before anybody hears of the
     order."""
-    submits = [each for each in answers if each[0][0].hot is Hot.SUBMIT]
-    others = [each for each in answers if each[0][0].hot is not Hot.SUBMIT]
+    answered: list[Answered] = []
+    place = 0
+    for call, part in batch:
+        answered.append((call, part, outcomes[place : place + len(part)]))
+        place += len(part)
+    submits = [each for each in answered if each[1][0].hot is Hot.SUBMIT]
+    if not submits:
+        return answered, ()
+    others = [each for each in answered if each[1][0].hot is not Hot.SUBMIT]
     if others:
         return others, submits
-    first = len(answers) // 2 if len(submits) >= MANY else len(answers)
-    return answers[:first], answers[first:]
+    first = len(submits) // 2 if len(submits) >= MANY else len(submits)
+    return submits[:first], submits[first:]
 
 
 def _answer(answers: Iterable[Answered]) -> None:
-    """Note the outcomes; the last one of a call wakes its caller."""
-    for (_, call, place), outcome in answers:
-        call.outcomes[place] = outcome
-        call.left -= 1
-        if call.left == 0 and not call.whole.done():
-            call.whole.set_result(None)
+    for call, part, outcomes in answers:
+        call.answer(part, outcomes)
 
 
 def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:

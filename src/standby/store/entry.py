@@ -34,7 +34,8 @@ class Entry(Struct, frozen=True):
     size: int
     """About how many bytes it writes."""
     writes: tuple[str, ...]
-    """Keys no other change of the batch may touch."""
+    """Keys no other change of the batch may touch: ids of orders, names of slots, and with a word before it what else
+    there is."""
     relies_on: tuple[str, ...]
     """Keys no earlier change of the batch may have written."""
     opens: str | None
@@ -44,9 +45,9 @@ class Entry(Struct, frozen=True):
     hot: Hot | None
     """The narrow statement that writes it."""
     claims: str | None = None
-    """The key of the slot that it takes, where an end of the same batch may let it go."""
+    """The slot that it takes, where an end of the same batch may let it go."""
     lets_go: str | None = None
-    """The key of the slot that it lets go for a claim of the same batch."""
+    """The slot that it lets go for a claim of the same batch."""
     schedule: Schedule | None = None
 
     @property
@@ -72,7 +73,7 @@ class Entry(Struct, frozen=True):
 
     @property
     def claimed(self) -> str | None:
-        """The key of the order for which it is a claim."""
+        """The order for which it is a claim."""
         return self.writes[0] if self.change.kind is EventKind.ORDER_CLAIMED else None
 
     @property
@@ -143,7 +144,7 @@ def _submit(change: Change, order: Order) -> Entry | None:
     if ESCAPED in data:
         return None
     body = encode(spec).decode()
-    writes = [f"order {order.id}"]
+    writes = [order.id]
     if order.dedupe_live is not None:
         writes.append(f"dedupe {order.dedupe_live}")
     if kept is not None:
@@ -175,10 +176,10 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
     data = encode(told_of).decode()
     if ESCAPED in data:
         return None
-    claims = f"slot {now.slot}" if kind is Hot.CLAIM else None
-    lets_go = f"slot {was.slot}" if kind is Hot.END else None
+    claims = now.slot if kind is Hot.CLAIM else None
+    lets_go = was.slot if kind is Hot.END else None
     slot = claims or lets_go
-    writes = (f"order {was.id}",) if slot is None else (f"order {was.id}", slot)
+    writes = (was.id,) if slot is None else (was.id, slot)
     if was.dedupe_live is not None and was.dedupe_live != now.dedupe_live:
         writes = (*writes, f"dedupe {was.dedupe_live}")
     if claims is not None and now.concurrency_key is not None:
@@ -285,20 +286,20 @@ def _data(change: Change, order: Order | None, places: Places) -> dict[str, Json
 def _writes(change: Change, places: Places) -> tuple[str, ...]:
     was, now, keys = change.order_was, change.order, []
     if now is not None:
-        keys.append(f"order {now.id}")
+        keys.append(now.id)
         old_slot, old_dedupe = (None, None) if was is None else (was.slot, was.dedupe_live)
         if old_slot != now.slot:
-            keys += [f"slot {slot}" for slot in (old_slot, now.slot) if slot is not None]
+            keys += [slot for slot in (old_slot, now.slot) if slot is not None]
         if old_dedupe != now.dedupe_live:
             keys += [f"dedupe {key}" for key in (old_dedupe, now.dedupe_live) if key is not None]
     if change.run is not None and now is None:
-        keys.append(f"order {change.run.order_id}")
+        keys.append(change.run.order_id)
     if change.guards.slot_free is not None:
-        keys.append(f"slot {change.guards.slot_free}")
+        keys.append(change.guards.slot_free)
     for name, old, new in places:
         row = new or old
         if row is not None:
-            keys.append(f"{name} {row.name}")
+            keys.append(row.name if name == "slot" else f"{name} {row.name}")
     if change.idempotency is not None:
         keys.append(f"idempotency {change.idempotency.project} {change.idempotency.key}")
     return tuple(keys)
