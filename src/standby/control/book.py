@@ -14,7 +14,7 @@ from standby.control.ahead import Ahead
 from standby.control.lease import Deposed, Hold
 from standby.control.mirror import Mirror
 from standby.core.model import Change, run_id
-from standby.store.contract import Answer, Heard, Verdict
+from standby.store.contract import SAVED, Answer, Heard, Verdict
 from standby.world import World
 
 RELOAD_GAP_S = 0.05
@@ -183,10 +183,10 @@ class Book:
             raise trouble
 
     def _saved(self, mirror: Mirror, changes: Sequence[Change], verdicts: Sequence[Verdict]) -> Sequence[Change]:
-        if any(verdict.answer is Answer.DEPOSED for verdict in verdicts):
+        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.answer is SAVED]
+        if len(saved) < len(changes) and any(verdict.answer is Answer.DEPOSED for verdict in verdicts):
             self._hold.give_up()
             raise Deposed(f"host {self._hold.host} is led by somebody else")
-        saved = [change for change, verdict in zip(changes, verdicts, strict=True) if verdict.answer is Answer.SAVED]
         self._count([verdict.seq for verdict in verdicts if verdict.seq is not None])
         for change in saved:
             order = change.order

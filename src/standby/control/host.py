@@ -36,6 +36,9 @@ LOOK_GAP_S = 0.02
 WAVE = 50
 """So many ends (or half of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
+_LOOK: Final = Trigger.LOOK
+_ADMIT: Final = Trigger.ADMIT
+_CLAIMED: Final = EventKind.ORDER_CLAIMED
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
 """Intents: something is sent to the platform because of them."""
 
@@ -250,7 +253,7 @@ class HostStep:
             sighting = seen.pop(ident, None)
             change = None
             if sighting is not None:
-                change = judge.judge(self._cause(Trigger.LOOK, now), run, sighting, rules)
+                change = judge.judge(self._cause(_LOOK, now), run, sighting, rules)
             if change is None and mirror.host.dead_at is not None:
                 change = judge.declared_dead(self._cause(Trigger.REQUEST, now), run, sighting, mirror.host, rules)
             heard_at = self._workers.silent_since(mirror, run) if change is None and by_age else None
@@ -336,7 +339,7 @@ class HostStep:
         host, starts_max = mirror.host, pressure.starts_max(mirror.host)
         for admission in plan.admissions:
             order, pool = admission.order, mirror.pools[admission.order.pool]
-            cause, spec = self._cause(Trigger.ADMIT, now), waiting[order.id].spec
+            cause, spec = self._cause(_ADMIT, now), waiting[order.id].spec
             note = {} if admission.nth is None else grant_note(cause, admission, spec, starts_max, len(plan.held))
             claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
             mirror.claimed(claims[-1], spec)
@@ -350,7 +353,7 @@ class HostStep:
 
     async def _start_claimed(self, saved: Sequence[Change], mirror: Mirror) -> None:
         """Send the starts of the claims that were just saved."""
-        claims = [change.subject for change in saved if change.kind is EventKind.ORDER_CLAIMED]
+        claims = [change.subject for change in saved if change.kind is _CLAIMED]
         await self._start([mirror.opened[order_id] for order_id in claims if order_id in mirror.opened], mirror)
 
     async def _start(self, works: Sequence[Work], mirror: Mirror) -> None:

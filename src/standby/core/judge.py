@@ -5,6 +5,7 @@ still have arrived.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 from msgspec import Struct
 
@@ -12,6 +13,9 @@ from standby.core import lifecycle, warm
 from standby.core.lifecycle import Cause
 from standby.core.model import Change, Host, Order, OrderState, Pool, Reason, Slot, Spec, run_id
 from standby.core.sighting import Exit, Seen, Sighting
+
+
+_STOPPED: Final = Seen.STOPPED
 
 
 class Open(Struct, frozen=True):
@@ -40,9 +44,9 @@ def judge(cause: Cause, run: Open, look: Sighting, rules: Rules) -> Change | Non
     order = run.order
     if look.run_id != run_id(order) or look.incarnation != order.incarnation:
         return None
+    if look.seen is _STOPPED:
+        return _finish(cause, run, look.exit or Exit(lost=True), rules, look.handle)
     match look.seen:
-        case Seen.STOPPED:
-            return _finish(cause, run, look.exit or Exit(lost=True), rules, look.handle)
         case Seen.READY if order.state is OrderState.PREPARING:
             return lifecycle.ready(cause, order, run.spec, look.handle)
         case Seen.ABSENT | Seen.FRESH if _late_enough(order, look, rules.lag_ms):

@@ -41,6 +41,13 @@ SILENT: Final[Mapping[str, Json]] = {"silent": True}
 
 S = OrderState
 K = EventKind
+# what every order goes through: before Python 3.12 naming a member of an enum costs as much as a call
+_PREPARING: Final = S.PREPARING
+_STOPPING: Final = S.STOPPING
+_COMPLETED: Final = S.COMPLETED
+_LOST: Final = Reason.LOST
+_ORDER_CLAIMED: Final = K.ORDER_CLAIMED
+_ORDER_COMPLETED: Final = K.ORDER_COMPLETED
 _NO_NOTE: Final[Mapping[str, Json]] = {}
 Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
 
@@ -167,7 +174,7 @@ def claim(
     """pending -> preparing: it gets a slot and its start may be sent until `command_until`. Counts as an attempt."""
     columns: dict[str, Json] = {
         "version": order.version + 1,
-        "state": S.PREPARING,
+        "state": _PREPARING,
         "state_since": cause.at,
         "attempt": order.attempt + 1,
         "rank": None,
@@ -191,7 +198,7 @@ def claim(
         slot_version=slot.version,
         project_limit=True,
     )
-    return _order(cause, K.ORDER_CLAIMED, order, replace(order, **columns), guards=guards, note=note, columns=columns)
+    return _order(cause, _ORDER_CLAIMED, order, replace(order, **columns), guards=guards, note=note, columns=columns)
 
 
 def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
@@ -279,13 +286,20 @@ def finish(
     reason = outcome(order, ending)
     code = ending.code if ending.signal is None else 128 + ending.signal
     run = _run(order, ending, reason, code, cause.at, handle)
-    used = wear.used(slot, ending, cause.at, seats=seats, lost=ending.lost or reason is Reason.LOST, counts=counts)
+    used = wear.used(
+        slot,
+        ending,
+        cause.at,
+        seats=seats,
+        lost=ending.lost or (reason is not None and reason is Reason.LOST),
+        counts=counts,
+    )
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
         kind, columns = K.ORDER_RETRY_WAITING, _closed(order, S.WAITING_RETRY, cause.at, reason, code)
         columns["due_at"] = cause.at + wait_ms
     elif reason is None:
-        kind, columns = K.ORDER_COMPLETED, _over(order, S.COMPLETED, cause.at, None, code)
+        kind, columns = _ORDER_COMPLETED, _over(order, _COMPLETED, cause.at, None, code)
     elif reason is Reason.CANCELLED:
         kind, columns = K.ORDER_CANCELLED, _over(order, S.CANCELLED, cause.at, reason, code)
     else:
@@ -312,11 +326,11 @@ def finish(
 
 def outcome(order: Order, ending: Exit) -> Reason | None:
     """Why the run did not end well, or null: the exit code decides, unless an end was asked for."""
-    if order.stop_reason is not None and order.stop_reason is not Reason.LOST:
+    if order.stop_reason is not None and order.stop_reason is not _LOST:
         return order.stop_reason
     if ending.start_error is not None:
         return Reason.START_FAILED
-    if ending.lost or (order.stop_reason is Reason.LOST and (ending.code != 0 or ending.signal is not None)):
+    if ending.lost or (order.stop_reason is _LOST and (ending.code != 0 or ending.signal is not None)):
         return Reason.LOST
     if ending.oom:
         return Reason.OOM
@@ -388,7 +402,7 @@ def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at
         handle=order.handle or handle,
         commanded_at=order.commanded_at,
         ready_at=order.ready_at,
-        stop_asked_at=order.state_since if order.state is S.STOPPING else None,
+        stop_asked_at=order.state_since if order.state is _STOPPING else None,
         ended_at=at,
         reason=reason,
         exit_code=code,

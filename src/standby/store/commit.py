@@ -13,9 +13,9 @@ from typing import Protocol
 import structlog
 
 from standby.core.model import Change
-from standby.store.contract import Answer, Heard, StoreDown, Verdict
+from standby.store.contract import SAVED, Answer, Heard, StoreDown, Verdict
 from standby.store.entry import Entry, entry
-from standby.store.hot import MOVES, Hot
+from standby.store.hot import MOVES, SUBMIT
 
 MOST_CHANGES = 500
 MOST_BYTES = 4_000_000
@@ -106,7 +106,7 @@ def next_batch(waiting: deque[Call]) -> list[Part]:
                     let_go.discard(claims)
                 if one.lets_go is not None:
                     let_go.add(one.lets_go)
-                if one.hot is Hot.SUBMIT:
+                if one.hot is SUBMIT:
                     submitted.add(writes[0])
             else:
                 stays.append(one)
@@ -184,7 +184,7 @@ class GroupCommit:
         saved = [
             one
             for one, outcome in zip(entries, outcomes, strict=True)
-            if isinstance(outcome, Verdict) and outcome.answer is Answer.SAVED
+            if isinstance(outcome, Verdict) and outcome.answer is SAVED
         ]
         if saved:
             # most changes are a leader's own moves, which tell nobody anything
@@ -223,7 +223,7 @@ class GroupCommit:
                     return [StoreDown(f"the outcome is unknown: {error}")] * len(batch)
             found = await self._engine.find(batch)
             if found:
-                return [Verdict(Answer.SAVED, found[one.change.id]) for one in batch]
+                return [Verdict(SAVED, found[one.change.id]) for one in batch]
         return verdicts
 
     async def _look_up(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
@@ -234,8 +234,7 @@ class GroupCommit:
         missing = [one for one in batch if one.change.id not in found]
         again = dict(zip((one.change.id for one in missing), await self._again(missing), strict=True))
         return [
-            Verdict(Answer.SAVED, found[one.change.id]) if one.change.id in found else again[one.change.id]
-            for one in batch
+            Verdict(SAVED, found[one.change.id]) if one.change.id in found else again[one.change.id] for one in batch
         ]
 
     async def _again(self, missing: Sequence[Entry]) -> Sequence[Outcome]:
@@ -254,7 +253,7 @@ class GroupCommit:
         except StoreDown as error:
             return [verdict if verdict.saved else error for verdict in verdicts]
         return [
-            Verdict(Answer.SAVED, late[one.change.id]) if one.change.id in late else verdict
+            Verdict(SAVED, late[one.change.id]) if one.change.id in late else verdict
             for one, verdict in zip(missing, verdicts, strict=True)
         ]
 
@@ -275,10 +274,10 @@ def _turns(batch: Sequence[Part], outcomes: Sequence[Outcome]) -> tuple[Sequence
     for call, part in batch:
         answered.append((call, part, outcomes[place : place + len(part)]))
         place += len(part)
-    submits = [each for each in answered if each[1][0].hot is Hot.SUBMIT]
+    submits = [each for each in answered if each[1][0].hot is SUBMIT]
     if not submits:
         return answered, ()
-    others = [each for each in answered if each[1][0].hot is not Hot.SUBMIT]
+    others = [each for each in answered if each[1][0].hot is not SUBMIT]
     if others:
         return others, submits
     first = len(submits) // 2 if len(submits) >= MANY else len(submits)

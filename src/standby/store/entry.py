@@ -9,8 +9,8 @@ from msgspec.json import encode
 from msgspec.structs import replace
 
 from standby.core.model import Change, EventKind, Host, Json, Order, Place, Pool, Project, Schedule, Slot, Trigger
-from standby.store.contract import Answer, Verdict, Work
-from standby.store.hot import ESCAPED, MOVES, Hot, hot_move, is_submit
+from standby.store.contract import SAVED, Verdict, Work
+from standby.store.hot import CLAIM, END, ESCAPED, MOVES, READY, SUBMIT, Hot, hot_move, is_submit
 from standby.store.rows import told
 
 Places = tuple[tuple[str, Place | None, Place | None], ...]
@@ -106,7 +106,7 @@ takes in."""
 
 def by_kind(batch: Sequence[Entry]) -> tuple[Kinds, Sequence[Entry]]:
     """The hot changes of a batch, and its others."""
-    kinds: Kinds = {Hot.END: [], Hot.SUBMIT: [], Hot.CLAIM: [], Hot.READY: []}
+    kinds: Kinds = {END: [], SUBMIT: [], CLAIM: [], READY: []}
     others: list[Entry] = []
     for one in batch:
         (others if one.hot is None else kinds[one.hot]).append(one)
@@ -120,7 +120,7 @@ def in_order(kinds: Kinds) -> list[Entry]:
 
 def in_turn(batch: Sequence[Entry], written: Sequence[Entry], before: int) -> Sequence[Verdict]:
     """The verdicts of a batch of which all was written, in this order, behind event `before`."""
-    saved = [Verdict(Answer.SAVED, seq) for seq in range(before + 1, before + len(written) + 1)]
+    saved = [Verdict(SAVED, seq) for seq in range(before + 1, before + len(written) + 1)]
     if written == batch:  # as a rule: a leader saves ends and then claims
         return saved
     seqs = dict(zip((one.change.id for one in written), saved, strict=True))
@@ -163,7 +163,7 @@ def _submit(change: Change, order: Order) -> Entry | None:
         relies_on=(),
         opens=None,
         asked_in=order.pool if change.trigger in _ASKED else None,
-        hot=Hot.SUBMIT,
+        hot=SUBMIT,
     )
 
 
@@ -176,8 +176,8 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
     data = encode(told_of).decode()
     if ESCAPED in data:
         return None
-    claims = now.slot if kind is Hot.CLAIM else None
-    lets_go = was.slot if kind is Hot.END else None
+    claims = now.slot if kind is CLAIM else None
+    lets_go = was.slot if kind is END else None
     slot = claims or lets_go
     writes = (was.id,) if slot is None else (was.id, slot)
     if was.dedupe_live is not None and was.dedupe_live != now.dedupe_live:

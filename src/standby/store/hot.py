@@ -25,7 +25,11 @@ class Hot(StrEnum):
     END = "end"
 
 
-MOVES: Final = frozenset({Hot.CLAIM, Hot.READY, Hot.END})
+SUBMIT: Final = Hot.SUBMIT
+CLAIM: Final = Hot.CLAIM
+READY: Final = Hot.READY
+END: Final = Hot.END
+MOVES: Final = frozenset({CLAIM, READY, END})
 """Hot changes of orders that are there already."""
 
 _UNGUARDED: Final = Guards()
@@ -39,17 +43,17 @@ _SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_
 _CLAIMED: Final = frozenset({"attempt", "rank", "queue_due"}) | (_RUN - {"handle", "ready_at"})
 _ENDED: Final = frozenset({"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"})
 _ORDER: Final = {
-    Hot.CLAIM: _STATE | _CLAIMED,
-    Hot.READY: _STATE | {"ready_at", "handle", "deadline"},
-    Hot.END: _STATE | _RUN | _ENDED,
+    CLAIM: _STATE | _CLAIMED,
+    READY: _STATE | {"ready_at", "handle", "deadline"},
+    END: _STATE | _RUN | _ENDED,
 }
 _KINDS: Final = {
-    EventKind.ORDER_CLAIMED: Hot.CLAIM,
-    EventKind.ORDER_READY: Hot.READY,
-    EventKind.ORDER_COMPLETED: Hot.END,
-    EventKind.ORDER_FAILED: Hot.END,
-    EventKind.ORDER_CANCELLED: Hot.END,
-    EventKind.ORDER_RETRY_WAITING: Hot.END,
+    EventKind.ORDER_CLAIMED: CLAIM,
+    EventKind.ORDER_READY: READY,
+    EventKind.ORDER_COMPLETED: END,
+    EventKind.ORDER_FAILED: END,
+    EventKind.ORDER_CANCELLED: END,
+    EventKind.ORDER_RETRY_WAITING: END,
 }
 
 
@@ -58,7 +62,7 @@ def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
     kind, columns = _KINDS.get(change.kind), change.columns
     if kind is None or columns is None or change.guards.lease is None or not columns.keys() <= _ORDER[kind]:
         return None
-    if (kind is Hot.END and not _is_end(change)) or (kind is Hot.READY and columns["handle"] == ""):
+    if (kind is END and not _is_end(change)) or (kind is READY and columns["handle"] == ""):
         return None
     data: dict[str, Json] = {"order": columns}
     if change.slot is not None and change.slot_columns is not None:
