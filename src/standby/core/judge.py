@@ -14,7 +14,6 @@ from standby.core.lifecycle import Cause
 from standby.core.model import Change, Host, Order, OrderState, Pool, Reason, Slot, Spec, run_id
 from standby.core.sighting import Exit, Seen, Sighting
 
-
 _STOPPED: Final = Seen.STOPPED
 
 
