@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from standby.core.model import Change, EventKind
-from standby.store.commit import MANY, GroupCommit
+from standby.store.commit import MANY, MOST_CHANGES, GroupCommit
 from standby.store.contract import Answer, Verdict
 from standby.store.entry import Entry
 from tests import make
@@ -64,3 +64,20 @@ async def test_a_claim_that_came_with_its_order_is_sent_before_anybody_hears_of_
     await asyncio.gather(saved(submit), saved(claim))
     assert engine.batches == [[EventKind.ORDER_SUBMITTED, EventKind.ORDER_CLAIMED]]
     assert heard[0] == "start"
+
+
+@pytest.mark.parametrize("size", [3, MOST_CHANGES + 3])
+async def test_a_save_that_is_written_in_parts_is_answered_once_and_in_its_order(size: int) -> None:
+    engine = Saving()
+    commit = GroupCommit(engine, lambda _: None)
+    submit = make.submit()
+    assert submit.order is not None
+    cancel = make.cancel(submit.order)
+    others = [make.submit() for _ in range(size - 2)]
+    beside = make.submit()
+    saved, _ = await asyncio.gather(commit.save([submit, cancel, *others]), commit.save([beside]))
+    first = min(size - 1, MOST_CHANGES)
+    assert [len(batch) for batch in engine.batches] == [first + (size == 3), size - first + (size != 3)]
+    assert engine.batches[1][0] is EventKind.ORDER_CANCELLED, "what touches the same order stays behind it"
+    rest = [2] if size == 3 else [*range(2, first + 1), *range(2, size - first + 1)]
+    assert [verdict.seq for verdict in saved] == [1, 1, *rest]
