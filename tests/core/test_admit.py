@@ -225,7 +225,7 @@ def test_the_short_way_through_the_gates_gives_the_same_as_the_long_one(
     )
     short, begins = admit.admit(room, orders), admit.only_wait_for_a_start(room, orders)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(admit._Share, "_open", lambda _: frozenset())
+        patched.setattr(admit._Share, "_open", lambda _: {})
         assert (admit.admit(room, orders), admit.only_wait_for_a_start(room, orders)) == (short, begins)
 
 

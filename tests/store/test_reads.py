@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from standby.core.model import Change, Order, OrderState
+from standby.core.model import Change, Order, OrderState, Reason
 from standby.store import reads
 from standby.store.contract import OrderFilter, Page, Peaks, Queued, Store
 from tests import make
@@ -257,6 +257,22 @@ async def test_of_many_waiting_orders_no_more_are_counted_than_are_needed(
     found = await store.queues("p")
     assert list(found) == ["a", "b", "c"]
     assert all(queued.ready < 9 for queued in found.values())
+
+
+@pytest.mark.parametrize(
+    "rare",
+    [
+        {},
+        {"dedupe_live": 'a:"once"'},
+        {"reason": Reason.LOST, "exit_code": 0},
+        {"deploy_since": make.NOW},
+        {"concurrency_key": "k"},
+        {"cpus": 0.1 + 0.2},
+    ],
+)
+async def test_a_candidate_is_the_whole_order(store: Store, rare: dict[str, Any]) -> None:
+    await store.save([make.submit(id="x", queue_due=make.NOW, attempt=2, **rare)])
+    assert await store.candidates("p", 1, None) == [await store.order("x")]
 
 
 async def test_orders_that_ask_for_more_processors_than_a_host_has_do_not_hide_those_behind_them(store: Store) -> None:

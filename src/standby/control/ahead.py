@@ -52,11 +52,15 @@ class Page:
         for work in found:
             by_lane.setdefault(work.order.project, []).append(work)
         for project, works in by_lane.items():
-            lane = {work.order.id: work for work in (*self.lanes.get(project, ()), *works)}
-            merged = sorted(lane.values(), key=lambda work: _place(work.order))
+            known = self.lanes.get(project, [])
+            lane = {work.order.id: work for work in (*known, *works)}
+            merged, again = list(lane.values()), len(lane) < len(known) + len(works)
+            if again or (known and _place(known[-1].order) > _place(works[0].order)):  # as a rule they follow
+                merged.sort(key=lambda work: _place(work.order))
             if len(works) >= per_lane:
                 end = self.ends[project] = _place(works[-1].order)
-                merged = [work for work in merged if _place(work.order) <= end]
+                while _place(merged[-1].order) > end:
+                    merged.pop()
             self.lanes[project] = merged
 
 

@@ -1,6 +1,6 @@
 """Which waiting orders get which slots now, and which slots are to be made for others. Pure: rows in, a plan out."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from enum import Enum
@@ -64,7 +64,13 @@ def admit(room: Room, waiting: Iterable[Order]) -> Plan:
 
 def _shared_out(share: "_Share", waiting: Iterable[Order]) -> "_Share":
     line = Line(waiting, share.room.turns, share.room.weights)
+    free, admissions = share.open, share.admissions
     while (order := line.next()) is not None:
+        if order.concurrency_key is None and (slots := free.get(order.pool)):
+            # the short way, for as many as there are slots: nothing else is counted there
+            admissions.append(Admission(order, slots.pop()))
+            line.served()
+            continue
         turn = share.serve(order)
         if turn is _Turn.SERVED:
             line.served()
@@ -85,7 +91,8 @@ def nobody(room: Room) -> Plan:
 
 def only_wait_for_a_start(room: Room, waiting: Iterable[Order]) -> AbstractSet[str]:
     """Those that would have a slot, or one in the making, if nothing limited starts and every image were there."""
-    return _shared_out(_Share(room, ungated=True), waiting).served
+    share = _shared_out(_Share(room, ungated=True), waiting)
+    return share.promised.union(admission.order.id for admission in share.admissions)
 
 
 def takes(room: Room, pool: Pool) -> int:
@@ -116,11 +123,11 @@ class _Share:
         open_pools = room.pools.items() if pressure.takes_work(room.host) else ()
         self.serving = {name for name, pool in open_pools if serves(room.host, pool)}
         self.free = {name: list(room.free[name]) for name in self.serving}
-        self.coming = Counter(room.coming)
-        self.makeable = Counter(room.makeable)
+        self.coming = defaultdict(int, room.coming)
+        self.makeable = defaultdict(int, room.makeable)
         self.tries = dict(room.tries)
-        self.counted = Counter(
-            {name: sum(slot.incarnation is not None for slot in slots) for name, slots in room.remakeable.items()}
+        self.counted = defaultdict(
+            int, {name: sum(slot.incarnation is not None for slot in slots) for name, slots in room.remakeable.items()}
         )
         """Slots to be made anew whose place counts in the memory already."""
         self.missing = frozenset[str]() if ungated else room.missing
@@ -129,7 +136,7 @@ class _Share:
         self.used = room.used_mb
         limited = () if room.host.cpus is None else (*room.opened, *room.ending)
         self.cpus = processors.left(room.host, room.pools, limited, room.seats)
-        self.opened = Counter(room.project_open)
+        self.opened = defaultdict(int, room.project_open)
         self.running_left = dict(room.running_left)
         self.keys: set[tuple[str, str]] = set()
         self.rated = {name for name, pool in room.pools.items() if pool.settings.starts_per_minute is not None}
@@ -138,23 +145,25 @@ class _Share:
         self.opens_at: int | None = None
         self.overtaken: dict[str, int] = {}
         self.admissions: list[Admission] = []
-        self.wanted, self.spoken = Counter[str](), Counter[str]()
+        self.wanted: dict[str, int] = defaultdict(int)
+        self.spoken: dict[str, int] = defaultdict(int)
         self.held: list[Order] = []
-        self.served: set[str] = set()
+        self.promised: set[str] = set()
+        """Orders that wait for slots that are being made."""
         self.pulls: set[str] = set()
         self.evictions: list[Slot] = []
         self.blocked = False
         self.open = self._open()
-        """Pools in which a free slot is all that an order without a concurrency key needs."""
+        """Free slots of pools in which one is all that an order without a concurrency key needs."""
 
-    def _open(self) -> AbstractSet[str]:
+    def _open(self) -> Mapping[str, list[Slot]]:
         host, room = self.room.host, self.room
         limited = any(limit is not None for limit in room.project_max.values())
         if limited or host.memory_mb is not None or host.cpus is not None or self.permits is not None:
-            return frozenset()
+            return {}
         closed = {*self.rated, *self.running_left, *self.tries}
         images = {name: room.pools[name].settings.template.image for name in self.serving - closed}
-        return {name for name, image in images.items() if image not in self.missing}
+        return {name: self.free[name] for name, image in images.items() if image not in self.missing}
 
     def plan(self) -> Plan:
         return Plan(
@@ -174,11 +183,6 @@ class _Share:
     def serve(self, order: Order) -> _Turn:
         """Give it what it needs, if that is there."""
         name = order.pool
-        if name in self.open and self.free[name] and order.concurrency_key is None:
-            # the short way, for as many as there are slots: nothing else is counted here
-            self.served.add(order.id)
-            self.admissions.append(Admission(order, self.free[name].pop()))
-            return _Turn.SERVED
         if name not in self.serving or self._limited(order):
             return _Turn.CLOSED
         key = None if order.concurrency_key is None else (order.project, order.concurrency_key)
@@ -275,7 +279,6 @@ class _Share:
         if begins and self.permits == 0:
             self.held.append(order)
             return _Turn.SERVED
-        self.served.add(order.id)
         if begins and order.pool in self.tries:
             self.tries[order.pool] -= 1
         nth = None
@@ -285,6 +288,7 @@ class _Share:
         if slot is not None:
             self.admissions.append(Admission(order, slot, nth))
             return self._count(order) if self.rated or self.overtaken else _Turn.SERVED
+        self.promised.add(order.id)
         self.spoken[order.pool] += 1
         if not soon:
             self.wanted[order.pool] += 1

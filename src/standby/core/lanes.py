@@ -68,27 +68,30 @@ class Line:
     """Waiting orders, one after the other as their lanes have their turns."""
 
     def __init__(self, waiting: Iterable[Order], turns: Turns, weights: Mapping[str, int]) -> None:
-        self._lanes: dict[Lane, list[Order]] = {}
+        lanes: dict[Lane, list[Order]] = {}
         self._weights = weights
         pool = project = None
         orders: list[Order] = []
         for order in waiting:
             if order.project != project or order.pool != pool:  # as a rule they come lane by lane
                 pool, project = order.pool, order.project
-                orders = self._lanes.setdefault((pool, project), [])
+                orders = lanes.setdefault((pool, project), [])
             orders.append(order)
-        for orders in self._lanes.values():
+        for orders in lanes.values():
             orders.sort(key=_PLACE, reverse=True)
-        self._heap = [_entry(lane, turns.start(lane), orders[-1]) for lane, orders in self._lanes.items()]
+        self._heap = [_entry(lane, turns.start(lane), orders) for lane, orders in lanes.items()]
         heapify(self._heap)
 
     def next(self) -> Order | None:
         """The order whose turn it is."""
-        return self._lanes[self._heap[0][-1]][-1] if self._heap else None
+        return self._heap[0][-1][-1] if self._heap else None
 
     def served(self) -> None:
         """It got its turn: go on with the next lane."""
-        urgent, host, pool, _, _, lane = self._heap[0]
+        urgent, host, pool, _, _, lane, orders = self._heap[0]
+        if len(orders) > 1 and len(self._heap) == 1:
+            orders.pop()  # whose turn it is needs no saying: this is on the hot path
+            return
         stride = 0 if urgent == _URGENT else STRIDE // self._weights.get(lane[1], 1)
         self._go_on((host + stride, pool + stride))
 
@@ -101,21 +104,20 @@ class Line:
         heappop(self._heap)
 
     def _go_on(self, start: Pass) -> None:
-        lane = self._heap[0][-1]
-        orders = self._lanes[lane]
+        lane, orders = self._heap[0][-2:]
         orders.pop()
-        if orders and len(self._heap) == 1:
-            return  # whose turn it is needs no saying: this is on the hot path
         if orders:
-            heapreplace(self._heap, _entry(lane, start, orders[-1]))
+            heapreplace(self._heap, _entry(lane, start, orders))
         else:
             heappop(self._heap)
 
 
 _PLACE: Final = attrgetter("rank", "id")
-_Entry = tuple[int, int, int, int, str, Lane]
+_Entry = tuple[int, int, int, int, str, Lane, list[Order]]
 _URGENT: Final = 0
 
 
-def _entry(lane: Lane, start: Pass, head: Order) -> _Entry:
-    return (_URGENT if is_urgent(head) else 1, *start, head.rank or 0, head.id, lane)
+def _entry(lane: Lane, start: Pass, orders: list[Order]) -> _Entry:
+    """A lane's place among the others, and its orders, the next one last."""
+    head = orders[-1]
+    return (_URGENT if is_urgent(head) else 1, *start, head.rank or 0, head.id, lane, orders)

@@ -154,8 +154,7 @@ class Reads(ScheduleReads):
         else:
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
             found = await self.fetch(self.dialect.candidates_after, pool, per_lane, *most, list(after), ranks, ids)
-        specs = ((rows.spec(row[0]), row) for row in found)
-        return [Work(rows.ready(row), spec) for spec, row in specs if spec is not None]
+        return [Work(rows.ready(row), spec) for row in found if (spec := rows.spec(row[0])) is not None]
 
     async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
         names = f",{','.join(spared)}," if spared else None

@@ -6,7 +6,7 @@ from typing import Any, Final, TypeVar
 import structlog
 from msgspec import MsgspecError, Struct, convert
 from msgspec.json import Decoder
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from standby.core.model import (
     Event,
@@ -35,6 +35,7 @@ log = structlog.get_logger("standby.store")
 _spec = Decoder(Spec)
 _overrides = Decoder(dict[str, Override])
 _labels = Decoder(dict[str, str])
+_NOTHING_RARE: Final[Sequence[None]] = [None] * 6
 
 
 def _truth(found: int | bool | None) -> bool | None:
@@ -68,8 +69,7 @@ def value(kind: type[T], row: Row) -> T:
 def ready(row: Row) -> Order:
     """A ready order with the columns of `queries.READY`, behind the first one."""
     _, order_id, version, project, pool, memory_mb, submitted_at, since, attempt, rank, queue_due, *rare = row
-    dedupe, reason, code, deploy_since, key, cpus = rare
-    return Order(
+    order = Order(
         id=order_id,
         version=version,
         project=project,
@@ -81,6 +81,12 @@ def ready(row: Row) -> Order:
         attempt=attempt,
         rank=rank,
         queue_due=queue_due,
+    )
+    if rare == _NOTHING_RARE:
+        return order  # each field that is named costs: this is on the hot path
+    dedupe, reason, code, deploy_since, key, cpus = rare
+    return replace(
+        order,
         dedupe_live=dedupe,
         reason=None if reason is None else Reason(reason),
         exit_code=code,
