@@ -149,6 +149,22 @@ async def test_a_spec_of_a_newer_version_stops_nobody_else() -> None:
     assert await stage.states([running, waiting, other]) == [S.COMPLETED, S.PENDING, S.COMPLETED]
 
 
+@pytest.mark.parametrize("unreadable", [1, 3])
+async def test_orders_behind_as_many_unreadable_specs_as_there_are_slots_are_served(unreadable: int) -> None:
+    stage = Stage(pools={"default": {"slots_max": unreadable, "memory_mb": 1}})
+    leader = await stage.leader()
+    running = [await stage.submit({"run_ms": 3_000}) for _ in range(unreadable)]
+    await stage.steps(leader, 4, each_ms=100)
+    heads = [await stage.submit({"run_ms": 10}) for _ in range(2 * unreadable)]
+    for order_id in heads:
+        text = 'update specs set body = replace(body, \'"retry_on":[]\', \'"retry_on":["newer"]\') where order_id = ?'
+        stage.store._main.writer.execute(text, (order_id,))  # type: ignore[attr-defined]
+    behind = [await stage.submit({"run_ms": 10}) for _ in range(3)]
+    await stage.steps(leader, 30, each_ms=1_000)
+    assert set(await stage.states([*running, *behind])) == {S.COMPLETED}
+    assert set(await stage.states(heads)) == {S.PENDING}
+
+
 async def test_an_instance_can_be_stopped_while_the_store_is_down_from_the_start() -> None:
     stage = Stage()
 

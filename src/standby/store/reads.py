@@ -154,7 +154,15 @@ class Reads(ScheduleReads):
         else:
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
             found = await self.fetch(self.dialect.candidates_after, pool, per_lane, *most, list(after), ranks, ids)
-        return [Work(rows.ready(row), spec) for row in found if (spec := rows.spec(row[0])) is not None]
+        works = [Work(rows.ready(row), spec) for row in found if (spec := rows.spec(row[0])) is not None]
+        if len(works) < len(found):
+            # those behind what cannot be read take its place: a lane of which fewer are known has no more
+            known = {work.order.id for work in works}
+            orders = [rows.ready(row) for row in found]
+            lanes = {order.project for order in orders if order.id not in known}
+            ends = {order.project: (order.rank or 0, order.id) for order in orders if order.project in lanes}
+            works += await self.candidates(pool, per_lane, memory_max, ends, cpus_max)
+        return works
 
     async def expired(self, pool: str, limit_at: int, most: int, spared: Sequence[str] = ()) -> Sequence[Order]:
         names = f",{','.join(spared)}," if spared else None
