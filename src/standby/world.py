@@ -23,6 +23,7 @@ T = TypeVar("T")
 
 JUMP_MS = 5_000
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+_SHORT_AT_ONCE = 64
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
@@ -97,6 +98,7 @@ class Ids:
     def __init__(self, chance: Callable[[int], bytes] | None = None) -> None:
         self._chance = chance or Chance()
         self._last = 0
+        self._short: list[str] = []
 
     def order(self, now: int) -> str:
         """A new id, larger than every earlier one of this process: equal ranks stay in the order they came in."""
@@ -107,7 +109,10 @@ class Ids:
 
     def short(self) -> str:
         """A new id for a change or an instance."""
-        return self._chance(8).hex()
+        if not self._short:
+            text = self._chance(8 * _SHORT_AT_ONCE).hex()
+            self._short = [text[at : at + 16] for at in range(0, len(text), 16)]
+        return self._short.pop()
 
 
 def _letters(value: int, length: int) -> str:

@@ -6,7 +6,7 @@ from standby.core.errors import Refused, Unreachable
 from standby.core.model import Json
 from standby.drivers.contract import CommandRefused, Exit, Seen
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
-from standby.drivers.scripted_run import Script, parse
+from standby.drivers.scripted_run import Copy, Script, parse, planned
 
 from .rigs import ScriptedRig, look, place, slot_named, start_of
 
@@ -159,3 +159,46 @@ async def test_a_new_platform_is_another_one(seats: ScriptedRig) -> None:
     await seats.driver.start(slot, start_of(slot, "o", seats.lasting()))
     other = ScriptedDriver(ScriptedPlatform("scripted-2"), now=lambda: seats.at)
     assert (await look(other, slot, "o-1")).seen is Seen.ABSENT
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        Script(run_ms=None),
+        Script(create_ms=2, start_ms=1, run_ms=2),
+        Script(start_ms=2, start_error="no"),
+        Script(run_ms=None, vanish_after_ms=4),
+        Script(run_ms=None, ignore_stop=True),
+    ],
+)
+@pytest.mark.parametrize("cut", [{}, {"asked_at": 12}, {"forced_at": 13}, {"removed_at": 10}])
+async def test_a_run_is_alive_exactly_while_a_look_finds_it_starting_or_ready(
+    script: Script, cut: dict[str, int]
+) -> None:
+    copy = Copy(
+        run_id="o-1",
+        order_id="o",
+        incarnation="p",
+        script=script,
+        commanded_at=10,
+        start_until=20,
+        planned=planned(script, 10),
+        **cut,
+    )
+
+    for at in range(8, 20):
+        assert copy.alive(at) is (copy.look(at)[0] in (Seen.STARTING, Seen.READY))
+
+
+async def test_ended_runs_are_forgotten_beside_a_live_one_and_nothing_is_kept_once_no_start_can_arrive(
+    seats: ScriptedRig,
+) -> None:
+    slot, ending = await place(seats.driver), seats.doing(run_ms=0)
+    for order_id, spec in {"a": ending, "b": seats.lasting(), "c": ending}.items():
+        await seats.driver.start(slot, start_of(slot, order_id, spec))
+    with pytest.raises(CommandRefused, match=r"still alive: b-1$"):
+        await seats.driver.forget(["a-1", "b-1", "c-1", "unknown-1"])
+    assert (list(seats.platform.copies), list(seats.platform.forgotten)) == (["b-1"], ["a-1", "c-1"])
+    seats.at += 15_001
+    await seats.driver.forget([])
+    assert not seats.platform.forgotten

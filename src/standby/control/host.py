@@ -361,16 +361,16 @@ class HostStep:
         secret = [each.order.id for each in works if each.spec.env_names]
         sealed = await self._world.store.sealed_env(secret) if secret else {}
         for each in works:
-            slot, settings = mirror.slots.get(each.order.slot or ""), mirror.pools[each.order.pool].settings
-            if slot is None or work.handed_over(settings.template):
+            order, settings = each.order, mirror.pools[each.order.pool].settings
+            if (slot := mirror.slots.get(order.slot or "")) is None or work.handed_over(settings.template):
                 continue  # nothing is sent: its worker fetches it
             try:
-                env = self._world.seal.open(each.order.id, sealed.get(each.order.id))
+                env = self._world.seal.open(order.id, sealed[order.id]) if order.id in sealed else {}
             except SealBroken as error:
-                self._hands.cannot_start(each.order, str(error))
+                self._hands.cannot_start(order, str(error))
             else:
-                spoken = self._workers.run_env(run_id(each.order), env)
-                self._hands.start(each, slot, spoken, self._making(mirror, slot))
+                spoken = self._workers.run_env(run_id(order), env)
+                self._hands.start(each, slot, spoken, self._workers.making(slot, settings))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()

@@ -16,13 +16,10 @@ class Hold:
         self._clock = clock
         self.host = lease.host
         self.epoch = lease.epoch
+        self.key = lease.host, lease.epoch
+        """What every write of the leader names."""
         self._ends = sent_at + ttl_ms / 1000
         self._lost = False
-
-    @property
-    def key(self) -> tuple[str, int]:
-        """What every write of the leader names."""
-        return self.host, self.epoch
 
     @property
     def lost(self) -> bool:

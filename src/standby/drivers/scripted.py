@@ -108,13 +108,22 @@ class ScriptedPlatform:
         """All copies that are really alive."""
         return [copy for copy in self.copies.values() if copy.alive(now)]
 
-    def forget(self, run_id: str, now: int) -> None:
-        """Drop an ended copy. Its id is refused for as long as a start of it could still be on its way."""
-        copy = self.copies.pop(run_id)
-        self.forgotten[run_id] = max(now, copy.start_until) + _FORGOTTEN_MS
-        self._forgotten.append(run_id)
-        while self.forgotten[self._forgotten[0]] < now:
+    def forget(self, run_ids: Sequence[str], now: int) -> list[str]:
+        """Drop ended copies: their ids are refused for as long as a start of them could still be on its way. Returns
+        those that are alive, and stay."""
+        live: list[str] = []
+        for run_id in run_ids:
+            if (copy := self.copies.get(run_id)) is None:
+                continue
+            if copy.alive(now):
+                live.append(run_id)
+            else:
+                del self.copies[run_id]
+                self.forgotten[run_id] = max(now, copy.start_until) + _FORGOTTEN_MS
+                self._forgotten.append(run_id)
+        while self._forgotten and self.forgotten[self._forgotten[0]] < now:
             del self.forgotten[self._forgotten.popleft()]
+        return live
 
     def _fence(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -254,15 +263,7 @@ class ScriptedDriver:
 
     async def forget(self, run_ids: Sequence[str]) -> None:
         """Drop ended copies; raises CommandRefused, naming them, if some are alive."""
-        now = self._reached()
-        copies, live = self.platform.copies, list[str]()
-        for run_id in run_ids:
-            if (copy := copies.get(run_id)) is None:
-                continue
-            if copy.alive(now):
-                live.append(run_id)
-            else:
-                self.platform.forget(run_id, now)
+        live = self.platform.forget(run_ids, self._reached())
         if live:
             raise CommandRefused(f"still alive: {', '.join(live)}")
 
@@ -278,7 +279,7 @@ class ScriptedDriver:
         seen, exit_ = copy.look(now - copy.script.report_late_ms)
         if (lie := copy.script.lie) is not None and copy.lies(now):
             seen, exit_ = lie, Exit(lost=True) if lie is Seen.STOPPED else None
-        handle = None if seen in (Seen.FRESH, Seen.ABSENT) else f"scripted:{copy.run_id}"
+        handle = None if seen is Seen.FRESH or seen is Seen.ABSENT else f"scripted:{copy.run_id}"
         return Sighting(
             run_id=copy.run_id, incarnation=copy.incarnation, seen=seen, asked_at=now, handle=handle, exit=exit_
         )

@@ -13,7 +13,7 @@ Ms = Annotated[int, Meta(ge=0)]
 End = tuple[int, Exit | None]
 
 
-class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cache_hash=True):
     """What shall happen. Lengths are counted from the command, or from ready where that is said."""
 
     create_ms: Ms = 0
@@ -89,7 +89,8 @@ class Copy(Struct, kw_only=True):
         return (Seen.STARTING if at < self.ready_at else Seen.READY), None
 
     def alive(self, at: int) -> bool:
-        return self.look(at)[0] in (Seen.STARTING, Seen.READY)
+        end = self.end
+        return at >= self.commanded_at and (end is None or at < end[0])
 
     def lies(self, at: int) -> bool:
         """Whether a look says what the script tells it to."""
