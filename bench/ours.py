@@ -43,6 +43,7 @@ GATES: Final[Mapping[str, Any]] = {
     "projects": {f"p{number}": {"running_max": MANY, "weight": number + 1, "queue_max": MANY} for number in range(4)},
 }
 JSON: Final = [(b"content-type", b"application/json")]
+COMPLETED: Final = EventKind.ORDER_COMPLETED
 
 
 class Watched:
@@ -61,7 +62,7 @@ class Watched:
     async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
         verdicts = await self._store.save(changes)
         both = zip(changes, verdicts, strict=True)
-        ended = sum(change.kind is EventKind.ORDER_COMPLETED and verdict.saved for change, verdict in both)
+        ended = sum(change.kind is COMPLETED and verdict.saved for change, verdict in both)
         if ended:
             self.left -= ended
             if self.left <= 0:

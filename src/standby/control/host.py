@@ -19,7 +19,7 @@ from standby.control.workers import Workers
 from standby.core import admit, judge, lifecycle, places, pressure, slots, warm, work
 from standby.core.errors import Unreachable
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, EventKind, OrderState, Slot, SlotState, Trigger, order_of, run_id
+from standby.core.model import Change, EventKind, Slot, SlotState, Trigger, order_of, run_id
 from standby.core.sighting import Sighting
 from standby.drivers.contract import Driver, Making, Watch
 from standby.seal import SealBroken
@@ -36,9 +36,7 @@ LOOK_GAP_S = 0.02
 WAVE = 50
 """So many ends (or half of the open runs) are judged in a step: they are being saved while the rest is judged."""
 
-_LOOK: Final = Trigger.LOOK
-_ADMIT: Final = Trigger.ADMIT
-_CLAIMED: Final = EventKind.ORDER_CLAIMED
+_LOOK, _ADMIT, _CLAIMED = Trigger.LOOK, Trigger.ADMIT, EventKind.ORDER_CLAIMED
 _BEFORE_EFFECT: Final = frozenset({EventKind.ORDER_RECOMMANDED, EventKind.ORDER_STOPPING, EventKind.ORDER_STOP_CHANGED})
 """Intents: something is sent to the platform because of them."""
 
@@ -374,9 +372,8 @@ class HostStep:
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
-        for each in mirror.opened.values():
-            order = each.order
-            if order.state is OrderState.STOPPING and order.slot in mirror.slots:
+        for order in mirror.stopping:
+            if order.slot in mirror.slots:
                 forced = order.deadline is not None and now >= order.deadline
                 resident = work.handed_over(mirror.pools[order.pool].settings.template)
                 self._hands.stop(order, mirror.slots[order.slot], force=forced, resident=resident)

@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypedDict, TypeVar, Unpack
+from typing import Final, TypedDict, TypeVar, Unpack
 
 from msgspec.structs import replace
 
@@ -17,6 +17,8 @@ from standby.drivers.contract import OpenRun
 from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
+
+_STOPPING: Final = OrderState.STOPPING
 
 
 class Known(TypedDict, total=False):
@@ -105,6 +107,11 @@ class Mirror:
         the poll."""
         draining = any(Mode.DRAINING in (self.host.mode, pool.mode) for pool in self.pools.values())
         return draining or len(self.slots) > sum(pool.settings.slots_max for pool in self.pools.values())
+
+    @property
+    def stopping(self) -> list[Order]:
+        """Orders whose runs are to end."""
+        return [work.order for work in self.opened.values() if work.order.state is _STOPPING]
 
     @property
     def stops(self) -> bool:

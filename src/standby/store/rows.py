@@ -35,6 +35,7 @@ log = structlog.get_logger("standby.store")
 _spec = Decoder(Spec)
 _overrides = Decoder(dict[str, Override])
 _labels = Decoder(dict[str, str])
+_PENDING: Final = OrderState.PENDING
 _NOTHING_RARE: Final[Sequence[None]] = [None] * 6
 
 
@@ -76,7 +77,7 @@ def ready(row: Row) -> Order:
         pool=pool,
         memory_mb=memory_mb,
         submitted_at=submitted_at,
-        state=OrderState.PENDING,
+        state=_PENDING,
         state_since=since,
         attempt=attempt,
         rank=rank,
