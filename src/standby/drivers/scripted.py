@@ -24,12 +24,11 @@ from standby.drivers.contract import (
     OpenRun,
     Place,
     Reading,
-    Seen,
     Sighting,
     Start,
 )
 from standby.drivers.scripted_places import Yard
-from standby.drivers.scripted_run import Copy, Script, parse, planned
+from standby.drivers.scripted_run import ABSENT, FRESH, STOPPED, Copy, Script, parse, planned
 
 _LINES_A_CALL: Final = 1000
 _FORGOTTEN_MS: Final = 5_000
@@ -272,14 +271,14 @@ class ScriptedDriver:
         if copy is not None and copy.incarnation == run.incarnation:
             return self._sighting(copy, now)
         fresh = self.platform.has(run.incarnation) and run.run_id not in self.platform.forgotten
-        seen = Seen.FRESH if fresh else Seen.ABSENT
+        seen = FRESH if fresh else ABSENT
         return Sighting(run_id=run.run_id, incarnation=run.incarnation, seen=seen, asked_at=now)
 
     def _sighting(self, copy: Copy, now: int) -> Sighting:
         seen, exit_ = copy.look(now - copy.script.report_late_ms)
         if (lie := copy.script.lie) is not None and copy.lies(now):
-            seen, exit_ = lie, Exit(lost=True) if lie is Seen.STOPPED else None
-        handle = None if seen is Seen.FRESH or seen is Seen.ABSENT else f"scripted:{copy.run_id}"
+            seen, exit_ = lie, Exit(lost=True) if lie is STOPPED else None
+        handle = None if seen is FRESH or seen is ABSENT else f"scripted:{copy.run_id}"
         return Sighting(
             run_id=copy.run_id, incarnation=copy.incarnation, seen=seen, asked_at=now, handle=handle, exit=exit_
         )

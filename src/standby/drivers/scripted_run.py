@@ -1,7 +1,7 @@
 """What an order's payload may script, and a run that does it: what it is doing is computed from the time of a look."""
 
 from functools import lru_cache
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
@@ -11,6 +11,10 @@ from standby.drivers.contract import Exit, Seen
 
 Ms = Annotated[int, Meta(ge=0)]
 End = tuple[int, Exit | None]
+
+FRESH: Final = Seen.FRESH
+ABSENT: Final = Seen.ABSENT
+STOPPED: Final = Seen.STOPPED
 
 
 class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cache_hash=True):
@@ -82,10 +86,10 @@ class Copy(Struct, kw_only=True):
     def look(self, at: int) -> tuple[Seen, Exit | None]:
         """What is really the case at that time."""
         if at < self.commanded_at:
-            return Seen.FRESH, None
+            return FRESH, None
         end = self.end
         if end is not None and end[0] <= at:
-            return (Seen.ABSENT, None) if end[1] is None else (Seen.STOPPED, end[1])
+            return (ABSENT, None) if end[1] is None else (STOPPED, end[1])
         return (Seen.STARTING if at < self.ready_at else Seen.READY), None
 
     def alive(self, at: int) -> bool:
