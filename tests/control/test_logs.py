@@ -1,13 +1,18 @@
-"""Output of runs whose order was purged meanwhile."""
+"""Output of runs: when it is carried, and when nobody need."""
 
+import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
 
+from standby.control.apply import apply_config
+from standby.control.controller import Controller
 from standby.control.logs import LogStep
+from standby.core.model import OrderState
 from standby.drivers.contract import LogLine, LogPiece
 from standby.store.sqlite import SqliteStore
 from tests import make
+from tests.control.stage import Stage
 
 pytestmark = pytest.mark.anyio
 
@@ -64,3 +69,19 @@ async def test_a_run_whose_end_was_told_is_forgotten_without_a_question() -> Non
     await step.step()
     assert (store.asked, platform.runs) == (["unknown-1"], ["unknown-1"])
     await store.close()
+
+
+async def test_a_leader_that_stops_in_order_leaves_no_log_of_runs_that_wrote_nothing() -> None:
+    stage = Stage(log_poll="60s")
+    await apply_config(stage.world)
+    silent = [await stage.submit() for _ in range(10)]
+    loud = await stage.submit({"log": ["one line"]})
+    stop = asyncio.Event()
+    async with asyncio.timeout(20):
+        controlling = asyncio.create_task(Controller(stage.world, "a").run(stop))
+        while set(await stage.states([*silent, loud])) != {OrderState.COMPLETED}:  # noqa: ASYNC110  a turn at a time
+            await asyncio.sleep(0)
+        stop.set()
+        await controlling
+    assert list(stage.platform.copies) == [f"{loud}-1"], "the next leader carries the one that wrote something"
+    assert await stage.store.log_tails([f"{order}-1" for order in silent]) == {}

@@ -203,18 +203,24 @@ class Controller:
         config = self._world.config
         step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
         leader.tell_ends(step.ended)
-        while not hold.lost:
-            try:
-                if await step.step():
-                    continue
-            except (Unreachable, StoreDown) as error:
-                log.info("logs wait", host=hold.host, error=str(error))
-                step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
-                leader.tell_ends(step.ended)
-            except Exception:
-                # a log that cannot be read must not end the run it belongs to; nothing is forgotten meanwhile
-                log.exception("log step failed", host=hold.host)
-            await asyncio.sleep(config.log_poll_ms / 1000)
+        try:
+            while not hold.lost:
+                try:
+                    if await step.step():
+                        continue
+                except (Unreachable, StoreDown) as error:
+                    log.info("logs wait", host=hold.host, error=str(error))
+                    step = LogStep(self._world.store, driver, config.log_cap_mb * 2**20)
+                    leader.tell_ends(step.ended)
+                except Exception:
+                    # a log that cannot be read must not end the run it belongs to; nothing is forgotten meanwhile
+                    log.exception("log step failed", host=hold.host)
+                await asyncio.sleep(config.log_poll_ms / 1000)
+        except asyncio.CancelledError:
+            with contextlib.suppress(Unreachable, TimeoutError):
+                async with asyncio.timeout(CALLS_GRACE_S):
+                    await step.close()
+            raise
 
     async def _note_unreachable(self, name: str, error: str) -> None:
         """Say on the host's row why nobody leads it, unless somebody does."""

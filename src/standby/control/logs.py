@@ -42,6 +42,11 @@ class LogStep:
             await self._forget([run for run in runs if self._tails[run].closed], unsure)
         return moved
 
+    async def close(self) -> None:
+        """Let the platform forget the runs that wrote nothing: whoever leads next cannot know, and would store that."""
+        if self._silent:
+            await self._forget_silent(list(await self._driver.unstored()))
+
     async def _forget_silent(self, kept: list[str]) -> list[str]:
         silent, self._silent = self._silent, set()
         over = [run for run in kept if run in silent and run not in self._tails]
