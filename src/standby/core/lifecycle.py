@@ -50,6 +50,7 @@ _ORDER_CLAIMED: Final = K.ORDER_CLAIMED
 _ORDER_COMPLETED: Final = K.ORDER_COMPLETED
 _NO_NOTE: Final[Mapping[str, Json]] = {}
 Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
+_NOWHERE: Final[frozenset[str | None]] = frozenset()
 
 ORDER_MOVES: Final[Moves] = {
     K.ORDER_SUBMITTED: {None: frozenset({S.PENDING})},
@@ -434,5 +435,5 @@ def _order(
 
 def check_move(moves: Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:
     """Raises IllegalMove unless the state machine has this edge."""
-    if to not in moves[kind].get(was, frozenset()):
+    if to not in moves[kind].get(was, _NOWHERE):
         raise IllegalMove(f"record {kind} of", noun, name, was or "not there")
