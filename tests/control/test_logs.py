@@ -4,12 +4,14 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 
 from standby.control.apply import apply_config
 from standby.control.controller import Controller
 from standby.control.logs import LogStep
+from standby.core.errors import Unreachable
 from standby.core.model import OrderState
-from standby.drivers.contract import LogLine, LogPiece
+from standby.drivers.contract import CommandRefused, LogLine, LogPiece
 from standby.store.sqlite import SqliteStore
 from tests import make
 from tests.control.stage import Stage
@@ -85,3 +87,26 @@ async def test_a_leader_that_stops_in_order_leaves_no_log_of_runs_that_wrote_not
         await controlling
     assert list(stage.platform.copies) == [f"{loud}-1"], "the next leader carries the one that wrote something"
     assert await stage.store.log_tails([f"{order}-1" for order in silent]) == {}
+
+
+@pytest.mark.parametrize("fault", [Unreachable("away"), CommandRefused("still alive"), RuntimeError("a driver's own")])
+async def test_a_platform_that_cannot_forget_keeps_no_leader_from_stopping(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    stage = Stage(log_poll="60s")
+    await apply_config(stage.world)
+    order = await stage.submit()
+    stop = asyncio.Event()
+
+    async def forget(_: Sequence[str]) -> None:
+        raise fault
+
+    monkeypatch.setattr(stage.driver, "forget", forget)
+    with capture_logs() as said:
+        async with asyncio.timeout(20):
+            controlling = asyncio.create_task(Controller(stage.world, "a").run(stop))
+            while await stage.states([order]) != [OrderState.COMPLETED]:  # noqa: ASYNC110  a turn at a time
+                await asyncio.sleep(0)
+            stop.set()
+            await controlling
+    assert "leading a host failed" not in [each["event"] for each in said]

@@ -217,10 +217,17 @@ class Controller:
                     log.exception("log step failed", host=hold.host)
                 await asyncio.sleep(config.log_poll_ms / 1000)
         except asyncio.CancelledError:
-            with contextlib.suppress(Unreachable, TimeoutError):
-                async with asyncio.timeout(CALLS_GRACE_S):
-                    await step.close()
+            await self._close_logs(step, hold)
             raise
+
+    async def _close_logs(self, step: LogStep, hold: Hold) -> None:
+        try:
+            async with asyncio.timeout(CALLS_GRACE_S):
+                await step.close()
+        except (Unreachable, TimeoutError) as error:
+            log.info("logs are left to the next leader", host=hold.host, error=str(error))
+        except Exception:
+            log.exception("log step failed", host=hold.host)
 
     async def _note_unreachable(self, name: str, error: str) -> None:
         """Say on the host's row why nobody leads it, unless somebody does."""

@@ -287,14 +287,7 @@ def finish(
     reason = outcome(order, ending)
     code = ending.code if ending.signal is None else 128 + ending.signal
     run = _run(order, ending, reason, code, cause.at, handle)
-    used = wear.used(
-        slot,
-        ending,
-        cause.at,
-        seats=seats,
-        lost=ending.lost or (reason is not None and reason is Reason.LOST),
-        counts=counts,
-    )
+    used = wear.used(slot, ending, cause.at, seats=seats, lost=ending.lost or reason is _LOST, counts=counts)
     wait_ms = None if reason is None else retry.wait_ms(spec.retry, order.attempt, reason, chance, ending)
     if wait_ms is not None:
         kind, columns = K.ORDER_RETRY_WAITING, _closed(order, S.WAITING_RETRY, cause.at, reason, code)
