@@ -81,8 +81,8 @@ class Cause(Struct, frozen=True, kw_only=True):
     lease: tuple[str, int] | None = None
 
 
-class Beside(TypedDict, total=False):
-    """What a change of an order may write beside it: fields of `Change`."""
+class Rows(TypedDict, total=False):
+    """What any change may write: fields of `Change`."""
 
     spec: Spec | None
     sealed_env: bytes | None
@@ -93,11 +93,6 @@ class Beside(TypedDict, total=False):
     note: Mapping[str, Json]
     columns: Mapping[str, Json] | None
     slot_columns: Mapping[str, Json] | None
-
-
-class Rows(Beside, total=False):
-    """What any change may write."""
-
     order_was: Order | None
     order: Order | None
     pool_was: Pool | None
@@ -388,7 +383,7 @@ _OPEN_RUN: Final[Mapping[str, Json]] = dict.fromkeys(("slot", "incarnation", "co
 
 def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at: int, handle: str | None) -> Run:
     assert order.slot is not None and order.incarnation is not None and order.commanded_at is not None
-    return Run(
+    run = Run(
         order_id=order.id,
         number=order.attempt,
         slot=order.slot,
@@ -404,13 +399,24 @@ def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at
         error=ending.start_error or ending.error,
         peak_memory_kb=ending.peak_memory_kb,
         cpu_ms=ending.cpu_ms,
-        boot=order.boot,
-        error_name=ending.error_name,
     )
+    if order.boot is None and ending.error_name is None:
+        return run  # a call with more than fifteen names takes three times as long
+    return replace(run, boot=order.boot, error_name=ending.error_name)
 
 
 def _order(
-    cause: Cause, kind: EventKind, was: Order | None, after: Order, guards: Guards | None = None, **more: Unpack[Beside]
+    cause: Cause,
+    kind: EventKind,
+    was: Order | None,
+    after: Order,
+    *,
+    guards: Guards | None = None,
+    note: Mapping[str, Json] = _NO_NOTE,
+    columns: Mapping[str, Json] | None = None,
+    spec: Spec | None = None,
+    sealed_env: bytes | None = None,
+    idempotency: Idempotency | None = None,
 ) -> Change:
     check_move(ORDER_MOVES, kind, "order", after.id, None if was is None else was.state, after.state)
     return Change(  # as `change` does, without a detour: every order goes through here several times
@@ -422,7 +428,11 @@ def _order(
         guards=guards or Guards(lease=cause.lease),
         order_was=was,
         order=after,
-        **more,
+        note=note,
+        columns=columns,
+        spec=spec,
+        sealed_env=sealed_env,
+        idempotency=idempotency,
     )
 
 
