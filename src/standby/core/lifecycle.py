@@ -42,12 +42,7 @@ SILENT: Final[Mapping[str, Json]] = {"silent": True}
 S = OrderState
 K = EventKind
 # what every order goes through: before Python 3.12 naming a member of an enum costs as much as a call
-_PREPARING: Final = S.PREPARING
-_STOPPING: Final = S.STOPPING
-_COMPLETED: Final = S.COMPLETED
-_LOST: Final = Reason.LOST
-_ORDER_CLAIMED: Final = K.ORDER_CLAIMED
-_ORDER_COMPLETED: Final = K.ORDER_COMPLETED
+_PREPARING, _STOPPING, _COMPLETED, _LOST = S.PREPARING, S.STOPPING, S.COMPLETED, Reason.LOST
 _NO_NOTE: Final[Mapping[str, Json]] = {}
 Moves = Mapping[EventKind, Mapping[str | None, frozenset[str | None]]]
 _NOWHERE: Final[frozenset[str | None]] = frozenset()
@@ -87,12 +82,9 @@ class Rows(TypedDict, total=False):
     spec: Spec | None
     sealed_env: bytes | None
     idempotency: Idempotency | None
-    run: Run | None
     slot_was: Slot | None
     slot: Slot | None
     note: Mapping[str, Json]
-    columns: Mapping[str, Json] | None
-    slot_columns: Mapping[str, Json] | None
     order_was: Order | None
     order: Order | None
     pool_was: Pool | None
@@ -127,7 +119,8 @@ def submit(
         order = replace(order, due_at=spec.not_before)
     else:
         order = _ranked(order, spec, pool, cause.at)
-    return _order(cause, K.ORDER_SUBMITTED, None, order, spec=spec, sealed_env=sealed_env, idempotency=idempotency)
+    check_move(ORDER_MOVES, K.ORDER_SUBMITTED, "order", order.id, None, order.state)
+    return change(cause, K.ORDER_SUBMITTED, order=order, spec=spec, sealed_env=sealed_env, idempotency=idempotency)
 
 
 def queue(cause: Cause, order: Order, spec: Spec, pool: Pool) -> Change:
@@ -194,7 +187,7 @@ def claim(
         slot_version=slot.version,
         project_limit=True,
     )
-    return _order(cause, _ORDER_CLAIMED, order, replace(order, **columns), guards=guards, note=note, columns=columns)
+    return _order(cause, K.ORDER_CLAIMED, order, replace(order, **columns), guards=guards, note=note, columns=columns)
 
 
 def recommand(cause: Cause, order: Order, window_ms: int) -> Change:
@@ -288,7 +281,7 @@ def finish(
         kind, columns = K.ORDER_RETRY_WAITING, _closed(order, S.WAITING_RETRY, cause.at, reason, code)
         columns["due_at"] = cause.at + wait_ms
     elif reason is None:
-        kind, columns = _ORDER_COMPLETED, _over(order, _COMPLETED, cause.at, None, code)
+        kind, columns = K.ORDER_COMPLETED, _over(order, _COMPLETED, cause.at, None, code)
     elif reason is Reason.CANCELLED:
         kind, columns = K.ORDER_CANCELLED, _over(order, S.CANCELLED, cause.at, reason, code)
     else:
@@ -408,17 +401,14 @@ def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at
 def _order(
     cause: Cause,
     kind: EventKind,
-    was: Order | None,
+    was: Order,
     after: Order,
     *,
     guards: Guards | None = None,
     note: Mapping[str, Json] = _NO_NOTE,
     columns: Mapping[str, Json] | None = None,
-    spec: Spec | None = None,
-    sealed_env: bytes | None = None,
-    idempotency: Idempotency | None = None,
 ) -> Change:
-    check_move(ORDER_MOVES, kind, "order", after.id, None if was is None else was.state, after.state)
+    check_move(ORDER_MOVES, kind, "order", after.id, was.state, after.state)
     return Change(  # as `change` does, without a detour: every order goes through here several times
         id=cause.id,
         kind=kind,
@@ -430,9 +420,6 @@ def _order(
         order=after,
         note=note,
         columns=columns,
-        spec=spec,
-        sealed_env=sealed_env,
-        idempotency=idempotency,
     )
 
 
