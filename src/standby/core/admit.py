@@ -72,11 +72,11 @@ def _shared_out(share: "_Share", waiting: Iterable[Order]) -> "_Share":
             line.served()
             continue
         turn = share.serve(order)
-        if turn is _Turn.SERVED:
+        if turn is _SERVED:
             line.served()
-        elif turn is _Turn.PASSED:
+        elif turn is _PASSED:
             line.passed()
-        elif turn is _Turn.CLOSED:
+        elif turn is _CLOSED:
             line.close()
         else:
             break
@@ -113,6 +113,9 @@ class _Turn(Enum):
     """Nor is anybody of its lane."""
     LAST = 4
     """Nor is anybody else."""
+
+
+_SERVED, _PASSED, _CLOSED, _LAST = _Turn
 
 
 class _Share:
@@ -184,31 +187,31 @@ class _Share:
         """Give it what it needs, if that is there."""
         name = order.pool
         if name not in self.serving or self._limited(order):
-            return _Turn.CLOSED
+            return _CLOSED
         key = None if order.concurrency_key is None else (order.project, order.concurrency_key)
         if key is not None and (key in self.keys or key in self.room.keys_held):
-            return _Turn.PASSED
+            return _PASSED
         pool = self.room.pools[name]
         slots, soon = self.free[name], self.coming[name] > 0
         if not slots and not soon and self.makeable[name] <= 0:
-            return _Turn.CLOSED
+            return _CLOSED
         if self.overtaken and not slots and not is_seat(pool, self.room.seats):
-            return _Turn.CLOSED  # a place that is made now would only be taken away again for who waits for memory
+            return _CLOSED  # a place that is made now would only be taken away again for who waits for memory
         begins = self._begins(pool, claim=bool(slots), soon=soon)
         if begins and self.tries.get(name) == 0:
-            return _Turn.CLOSED
+            return _CLOSED
         need = self._need(pool, order, new=not slots and not soon and self.counted[name] <= 0)
         memory = self.room.host.memory_mb
         if memory is not None and self.used + need > memory:
             if max(need, order.memory_mb) > memory:
-                return _Turn.PASSED  # it can never fit this host: it must not hold up the others for ever
+                return _PASSED  # it can never fit this host: it must not hold up the others for ever
             return self._wait_for_memory(order, self.used + need - memory)
         cpus = 0.0 if self.cpus is None else processors.needed(pool, order.cpus, self.room.seats)
         if self.cpus is not None and cpus > max(0.0, self.cpus):
             # as with memory
-            return _Turn.PASSED if cpus > (self.room.host.cpus or 0.0) else self._wait_for_room(order)
+            return _PASSED if cpus > (self.room.host.cpus or 0.0) else self._wait_for_room(order)
         if self._lacks_image(pool, claim=bool(slots), soon=soon):
-            return _Turn.CLOSED
+            return _CLOSED
         self.used += need
         self.cpus = None if self.cpus is None else round(self.cpus - cpus, 3)
         self.opened[order.project] += 1
@@ -246,7 +249,7 @@ class _Share:
     def _wait_for_room(self, order: Order) -> _Turn:
         before = self.room.overtaken.get(order.id, 0)
         self.overtaken[order.id] = before
-        return _Turn.LAST if before >= OVERTAKEN_MAX else _Turn.CLOSED
+        return _LAST if before >= OVERTAKEN_MAX else _CLOSED
 
     def _begins(self, pool: Pool, *, claim: bool, soon: bool) -> bool:
         """Whether serving it starts something on the platform now."""
@@ -278,7 +281,7 @@ class _Share:
             self.counted[order.pool] -= not soon
         if begins and self.permits == 0:
             self.held.append(order)
-            return _Turn.SERVED
+            return _SERVED
         if begins and order.pool in self.tries:
             self.tries[order.pool] -= 1
         nth = None
@@ -287,21 +290,21 @@ class _Share:
             nth = self.starting = self.starting + 1
         if slot is not None:
             self.admissions.append(Admission(order, slot, nth))
-            return self._count(order) if self.rated or self.overtaken else _Turn.SERVED
+            return self._count(order) if self.rated or self.overtaken else _SERVED
         self.promised.add(order.id)
         self.spoken[order.pool] += 1
         if not soon:
             self.wanted[order.pool] += 1
-        return _Turn.SERVED
+        return _SERVED
 
     def _count(self, order: Order) -> _Turn:
         """Note what its run counts in, beside slots and memory."""
         if order.pool in self.rated:
             self.begun.add(order.pool)
         if not self.overtaken:
-            return _Turn.SERVED
+            return _SERVED
         self.overtaken = {waiting: count + 1 for waiting, count in self.overtaken.items()}
-        return _Turn.LAST if max(self.overtaken.values()) >= OVERTAKEN_MAX else _Turn.SERVED
+        return _LAST if max(self.overtaken.values()) >= OVERTAKEN_MAX else _SERVED
 
     def _make_room(self, name: str, lacking: int) -> None:
         """Idle live slots that it would not use go for an order that only waits for memory, those kept warm last; none
