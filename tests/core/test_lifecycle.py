@@ -209,6 +209,14 @@ def test_the_exit_code_decides(ending: Exit, reason: Reason | None) -> None:
     assert life.outcome(order(S.RUNNING), ending) is reason
 
 
+@pytest.mark.parametrize("boot", [None, "b-1"])
+@pytest.mark.parametrize("name", [None, "TooLate"])
+def test_a_run_keeps_who_had_it_and_what_its_worker_called_the_error(boot: str | None, name: str | None) -> None:
+    change = _finish(replace(order(S.RUNNING), boot=boot), Exit(code=1, error_name=name))
+    assert change.run is not None
+    assert (change.run.boot, change.run.error_name) == (boot, name)
+
+
 def test_a_signal_shows_as_the_exit_code_a_shell_would_give() -> None:
     change = _finish(order(S.RUNNING), Exit(signal=15))
     assert change.order is not None and change.order.exit_code == 143
