@@ -13,6 +13,7 @@ import msgspec
 
 from standby.core.errors import ConfigError, Unreachable
 from standby.drivers.docker.line import UPGRADED, Line, Lines
+from standby.drivers.docker.shape import DEAD, REMOVING
 
 API_VERSION: Final = (1, 41)
 """The oldest that has all we need. A newer engine is asked in its oldest version: what it promises to keep."""
@@ -20,7 +21,7 @@ CONNECT_S: Final = 5.0
 TLS_PORT: Final = 2376
 NOTHING_TO_DO: Final = b"\0"
 """What `call` answers where it was already so."""
-GOING: Final = ("removing", "dead")
+GOING: Final = (REMOVING, DEAD)
 """What a container is from when its removal began, whether that comes to an end or not."""
 _GOING_DOWN: Final = (
     "shutting down",
