@@ -19,10 +19,10 @@ FAST = {"poll": "200ms", "lease": "3s", "renew": "500ms", "command_window": "1s"
 
 
 def until(ask: Callable[[], T | None], what: str, seconds: float = 60) -> T:
-    """Ask until there is an answer; a test fails when it never comes."""
+    """Ask until the answer is true; a test fails when it never is."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if (answer := ask()) not in (None, False):
+        if answer := ask():
             return answer
         time.sleep(0.02)
     raise AssertionError(f"not within {seconds} s: {what}")
@@ -190,18 +190,15 @@ class House:
     def log_lines(self, order_id: str, run: int | None = None) -> list[str]:
         """The whole stored log of a run (the last one unless said), once it is closed."""
         query = "" if run is None else f"&run={run}"
+        lines: list[str] = []
 
-        def ask() -> list[str] | None:
-            lines: list[str] = []
-            while True:
-                page = self.get(f"/work-orders/{order_id}/logs?from={len(lines)}{query}")
-                lines += [line["text"] for line in page["lines"]]
-                if page["closed"] and not page["lines"]:
-                    return lines
-                if not page["lines"]:
-                    return None
+        def closed() -> bool:
+            page = self.get(f"/work-orders/{order_id}/logs?from={len(lines)}{query}")
+            lines.extend(line["text"] for line in page["lines"])
+            return bool(page["closed"]) and not page["lines"]
 
-        return until(ask, f"the log of {order_id} is closed")
+        until(closed, f"the log of {order_id} is closed")
+        return lines
 
 
 def _kill(pids: Iterable[int]) -> None:
