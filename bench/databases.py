@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -15,13 +16,14 @@ from tests.launched import end_launched
 from tests.postgres import DIRECTORY, server_url
 
 DURABLE: Final = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
+_ASKED: Final = re.compile(r"LOG:  (?:execute [^:]*|statement): (?!begin|commit|rollback)", re.IGNORECASE)
 
 
 class Postgres:
     """A running server."""
 
-    def __init__(self, url: str) -> None:
-        self.url = url
+    def __init__(self, url: str, log: Path) -> None:
+        self.url, self._log = url, log
         self.settings = {name: str(self.ask("postgres", f"show {name}")) for name in (*DURABLE, "server_version")}
         careless = {name: self.settings[name] for name, value in DURABLE.items() if self.settings[name] != value}
         if careless:
@@ -32,6 +34,14 @@ class Postgres:
         name = f"bench_{uuid.uuid4().hex}"
         self.ask("postgres", f'create database "{name}"')
         return f"{self.url}/{name}"
+
+    def log_statements(self, url: str) -> None:
+        """Have the log tell what later sessions in this database ask; those in others are not told of."""
+        self.ask("postgres", f"""alter database "{url.rpartition("/")[2]}" set log_statement = 'all'""")
+
+    def statements(self) -> int:
+        """How many it told of, begin and commit left out."""
+        return len(_ASKED.findall(self._log.read_text()))
 
     def ask(self, database: str, sql: str) -> Any:
         """The first value of a statement's answer."""
@@ -44,7 +54,7 @@ def postgres() -> Iterator[Postgres]:
     home = Path(tempfile.mkdtemp(prefix="standby-bench-"))
     os.environ.update({DIRECTORY: str(home), f"{DIRECTORY}_OWNER": str(os.getpid())})
     try:
-        yield Postgres(server_url())
+        yield Postgres(server_url(), home / "log")
     finally:
         end_launched(home)
 

@@ -1,6 +1,7 @@
 """Rows about the whole server: what it takes from HTTP, what it weighs, what it asks of its database while idle."""
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
@@ -38,11 +39,11 @@ def idle(run: Run, engine: str) -> list[Figures]:
         here.get("/api/v1/work-orders")
         _pass(SETTLE_S)
         weight = here.memory_mb()
-        asked = _asked_a_minute(run, url) if engine == "postgresql" else None
-    if asked is None:
-        with server(folder, url, traced=True) as here:
-            _pass(SETTLE_S)
-            asked = _statements_a_minute(run, here)
+    if engine == "postgresql":
+        run.postgres.log_statements(url)
+    with server(folder, url, traced=engine == "sqlite") as here:
+        _pass(SETTLE_S)
+        asked = _asked_a_minute(run, here.statements if engine == "sqlite" else run.postgres.statements)
     return [
         _figure("idle server, RSS", engine, "MB", [weight["Rss"]], Target("at most", 80, "ours")),
         _figure("idle server, PSS", engine, "MB", [weight["Pss"]]),
@@ -83,19 +84,10 @@ def _after(here: Server, orders: int) -> dict[str, float]:
     return here.memory_mb()
 
 
-def _asked_a_minute(run: Run, url: str) -> float:
-    """By PostgreSQL's own count of transactions: each statement of an idle server is one."""
-    name = url.rpartition("/")[2]
-    sql = f"select xact_commit + xact_rollback from pg_stat_database where datname = '{name}'"  # noqa: S608 (ours)
-    before, began = run.postgres.ask("postgres", sql), time.monotonic()
+def _asked_a_minute(run: Run, statements: Callable[[], int]) -> float:
+    before, began = statements(), time.monotonic()
     _pass(run.scale.idle_s)
-    return float(run.postgres.ask("postgres", sql) - before) * 60 / (time.monotonic() - began)
-
-
-def _statements_a_minute(run: Run, here: Server) -> float:
-    before, began = here.statements(), time.monotonic()
-    _pass(run.scale.idle_s)
-    return (here.statements() - before) * 60 / (time.monotonic() - began)
+    return (statements() - before) * 60 / (time.monotonic() - began)
 
 
 def _pass(seconds: float) -> None:

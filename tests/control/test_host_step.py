@@ -366,3 +366,32 @@ async def test_a_driver_s_text_with_a_nul_does_not_keep_its_run_open() -> None:
     await stage.steps(leader, 6, each_ms=30)
     assert (await stage.order(order_id)).state is S.FAILED
     assert [run.error for run in await stage.store.runs(order_id)] == ["nosuch thing"]
+
+
+async def test_who_waits_is_read_again_when_something_was_committed_and_else_not() -> None:
+    stage = Stage(hints=False)
+    leader = await stage.leader()
+    asked: list[str] = []
+    real = stage.store.candidates
+
+    async def candidates(pool: str, *rest: Any) -> Any:
+        asked.append(pool)
+        return await real(pool, *rest)
+
+    stage.store.candidates = candidates  # type: ignore[assignment,method-assign]
+
+    async def polls(count: int) -> None:
+        for _ in range(count):
+            stage.clock.ms += 5_000
+            stage.hold.renewed(stage.clock.monotonic(), stage.world.config.lease_ms)
+            await leader.step()
+            await stage.answers()
+
+    await polls(3)
+    before = len(asked)
+    await polls(10)
+    assert len(asked) == before
+    order_id = await stage.submit({"run_ms": None})
+    await polls(2)
+    assert len(asked) > before
+    assert (await stage.order(order_id)).slot is not None

@@ -10,7 +10,7 @@ from standby.control.host import HostStep
 from standby.control.logs import LogStep
 from standby.core.model import Change, OrderState, Slot, SlotState
 from standby.drivers.contract import LogLine, LogPiece
-from standby.store.contract import Verdict
+from standby.store.contract import Heard, Verdict
 from standby.store.sqlite import SqliteStore
 from tests.control.stage import Stage
 
@@ -174,6 +174,7 @@ async def test_an_order_that_comes_while_another_pool_is_read_does_not_wait_for_
         return await real(pool, *rest)
 
     stage.store.candidates = candidates  # type: ignore[method-assign,assignment]
+    leader.hint(Heard(frozenset({"a"})))  # what was read ahead is forgotten
     await once(stage, leader, 1_000)
     for _ in range(3):
         await once(stage, leader, 20)

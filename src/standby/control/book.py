@@ -86,8 +86,6 @@ class Book:
         stale = self._mirror is None or not self._mirror.fresh
         if self.reload and clock.monotonic() - self._read_at >= RELOAD_GAP_S:
             stale = True
-        if poll:
-            self.ahead.forget()
         self.seek = self.seek or self.ahead.unread
         if stale or poll:
             await self.settle()

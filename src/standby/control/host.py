@@ -29,7 +29,7 @@ from standby.world import World
 log = structlog.get_logger()
 
 LEAD_TRIES = 20
-IDLE_POLLS = 3
+IDLE_POLLS = 4
 """A host with nothing to do is polled so much more rarely, as long as there are hints."""
 LOOK_GAP_S = 0.02
 """A platform that cannot say when something changed is looked at, at most, this often."""

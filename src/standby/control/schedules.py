@@ -14,7 +14,7 @@ from standby.world import World
 
 PAGE = 100
 REST_S = 3.0
-"""So long at the most until it is looked again: a new schedule may tick soon."""
+"""When a look could not be had, or something was saved while it was taken, there is another one after this."""
 
 log = structlog.get_logger()
 
@@ -26,12 +26,13 @@ class ScheduleStep:
         self._world, self._hold, self._actor = world, hold, actor
 
     async def step(self) -> float:
-        """Make or give up ticks whose time has come. Returns how many seconds it can wait for the next one."""
+        """Make or give up ticks whose time has come. Returns after how many seconds to look again."""
         store, clock = self._world.store, self._world.clock
         # A clock that jumped could make a year of ticks due.
         if not clock.steady or not self._hold.outlives(0):
             return REST_S
-        for schedule in await store.due_schedules(clock.now(), PAGE):
+        schedules = await store.due_schedules(clock.now(), PAGE)
+        for schedule in schedules:
             try:
                 answer = await self._tick(schedule)
             except (Refused, SealBroken) as error:
@@ -39,8 +40,7 @@ class ScheduleStep:
             if answer is Answer.DEPOSED:
                 self._hold.give_up()
                 raise Deposed("schedules are kept by somebody else")
-        next_at = await store.next_tick()
-        return REST_S if next_at is None else min(REST_S, max(0.0, (next_at - clock.now()) / 1000))
+        return 0.0 if schedules else until_a_look(clock.now())
 
     async def _tick(self, schedule: Schedule) -> Answer:
         world, zone = self._world, zones.find(schedule.zone)
@@ -59,3 +59,10 @@ class ScheduleStep:
         change = ticks.set_mode(cause, schedule, Mode.PAUSED, why, None)
         assert change is not None
         return (await self._world.store.save([change], together=True))[0].answer
+
+
+def until_a_look(now: int) -> float:
+    """Seconds until ticks can be due that were not: they come with whole minutes. A schedule that was being saved at
+    its minute is found a little later."""
+    past_s = now % 60_000 / 1000
+    return (REST_S if past_s < REST_S else 60.0) - past_s

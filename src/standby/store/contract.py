@@ -309,9 +309,6 @@ class Store(Protocol):
     async def due_schedules(self, now: int, most: int) -> Sequence[Schedule]:
         """Those whose next tick has come, the longest overdue first."""
 
-    async def next_tick(self) -> int | None:
-        """When the next tick of any schedule is."""
-
     async def ticks(self, name: str, most: int) -> Sequence[Tick]:
         """The last ticks of a schedule for which orders were made, newest first."""
 

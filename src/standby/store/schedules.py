@@ -38,7 +38,6 @@ delete from ticks where schedule = ?1
 SCHEDULES: Final = "select * from schedules order by name"
 SCHEDULE: Final = "select * from schedules where name = $1"
 DUE_SCHEDULES: Final = "select * from schedules where next_at <= $1 order by next_at, name limit $2"
-NEXT_TICK: Final = "select min(next_at) from schedules where next_at is not null"
 SCHEDULE_ENV: Final = "select sealed_env from schedules where name = $1"
 # ticks: the last ones of a schedule
 TICKS: Final = "select * from ticks where schedule = $1 order by at desc limit $2"
@@ -83,10 +82,6 @@ class ScheduleReads:
 
     async def due_schedules(self, now: int, most: int) -> Sequence[Schedule]:
         return [value(Schedule, row) for row in await self.fetch(DUE_SCHEDULES, now, most)]
-
-    async def next_tick(self) -> int | None:
-        found: int | None = (await self.fetch(NEXT_TICK))[0][0]
-        return found
 
     async def ticks(self, name: str, most: int) -> Sequence[Tick]:
         return [value(Tick, row) for row in await self.fetch(TICKS, name, most)]
