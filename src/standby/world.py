@@ -201,6 +201,8 @@ class World:
     shared: Shared = field(default_factory=Shared)
     estimates: Estimates = field(default_factory=Estimates)
     arrivals: Arrivals = field(default_factory=Arrivals)
+    applied: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the store has what the configuration says: nothing can be submitted to a pool that is not there yet."""
     chance: Callable[[], float] = random.random
 
     def cause(self, trigger: Trigger, actor: str, lease: tuple[str, int] | None = None, at: int | None = None) -> Cause:

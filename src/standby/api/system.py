@@ -34,7 +34,7 @@ async def alive() -> Response:
 
 @router.get("/readyz")
 async def ready(world: WorldNeed, stopping: StoppingNeed) -> Response:
-    """The store answers with a schema we can read; 503 says what is wrong."""
+    """The store answers with a schema we can read and has what the configuration says; 503 says what is wrong."""
     if stopping.is_set():
         raise _not_ready("the server is stopping", "ask another one, or wait for its restart")
     try:
@@ -45,6 +45,8 @@ async def ready(world: WorldNeed, stopping: StoppingNeed) -> Response:
         raise _not_ready("the database did not answer in time", "look at the database") from None
     except StandbyError as error:
         raise _not_ready(f"the database cannot be used ({type(error).__name__})", "look at the server's log") from None
+    if not world.applied.is_set():
+        raise _not_ready("the configuration is not applied yet", "ask again; look at the server's log if that lasts")
     return answer(StatusView("ready", __version__))
 
 
