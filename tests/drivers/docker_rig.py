@@ -11,7 +11,7 @@ import anyio
 from msgspec.structs import replace
 
 from standby.core.model import Slot, Spec, Template, Warmth
-from standby.drivers.contract import Exit, Making, Sighting, Start
+from standby.drivers.contract import Exit, LogLine, Making, Sighting, Start
 from standby.drivers.docker import DockerDriver
 from tests.engine import BOX, RunningEngine
 
@@ -117,15 +117,21 @@ async def run(rig: DockerRig, spec: Spec, **parts: Any) -> tuple[Slot, Exit]:
 
 async def output(rig: DockerRig, run_id: str = "o-1") -> list[str]:
     """All of a run's output, once it is closed."""
-    texts: list[str] = []
+    return [line.text for line in await lines(rig.driver, run_id)]
+
+
+async def lines(driver: DockerDriver, run_id: str = "o-1", others: Sequence[str] = ()) -> list[LogLine]:
+    """The same, as this server tells it when it is asked for others, too."""
+    found: list[LogLine] = []
     cursor = ""
     with anyio.fail_after(20):
         while True:
-            (piece,) = await rig.driver.logs({run_id: cursor})
-            texts += [line.text for line in piece.lines]
+            pieces = await driver.logs({**dict.fromkeys(others, ""), run_id: cursor})
+            (piece,) = (each for each in pieces if each.run_id == run_id)
+            found += piece.lines
             cursor = piece.cursor
             if piece.closed:
-                return texts
+                return found
 
 
 def inspect(rig: DockerRig, container: object) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from standby.drivers.docker.ending import Record, records
 from standby.drivers.docker.engine import EngineRefused, Params
 from tests.engine import RunningEngine, own_engine
 
-from .docker_rig import DockerRig, output, run
+from .docker_rig import DockerRig, lines, output, run
 from .rigs import look, place, start_of, until, wait_for
 
 pytestmark = [pytest.mark.anyio, pytest.mark.docker]
@@ -173,8 +173,7 @@ async def test_what_is_wrong_with_one_container_hides_nothing_of_the_others(
     assert (await look(next_server, other, "p-1")).exit is not None
     kept = await next_server.unstored()
     assert "p-1" in kept
-    pieces = {piece.run_id: piece for piece in await next_server.logs(dict.fromkeys(kept, ""))}
-    assert [line.text for line in pieces["p-1"].lines] == ["of p"]
+    assert [line.text for line in await lines(next_server, "p-1", kept)] == ["of p"]
     await next_server.forget(kept)
     assert "p-1" not in await next_server.unstored()
 
