@@ -87,6 +87,7 @@ async def test_a_run_id_that_began_in_a_live_container_begins_there_no_second_ti
     slot = await place(running.driver)
     await running.driver.start(slot, start_of(slot, "o", running.lasting()))
     await wait_for(running, running.driver, slot, "o-1", Seen.READY)
+    await running.wait(lambda: _noted(running, slot.incarnation, "o-1"))
     late = ("/bin/sh", "-c", wrap.BY_EXEC, "standby", "o-1")
     assert beside(running, slot.incarnation, *late, env=["STANDBY_MARK=o-1;"]) == wrap.NOT_BEGUN
     assert (await look(running.driver, slot, "o-1")).seen is Seen.READY
