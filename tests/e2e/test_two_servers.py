@@ -59,20 +59,22 @@ def test_a_leader_that_was_frozen_wakes_up_deposed_and_does_no_harm(tmp_path: Pa
     first, second = _pair(tmp_path, postgres_url)
     try:
         first.start()
+        alone = until(lambda: first.get("/hosts/local")["lease"], "it leads")
         env = {"MARKS": str(marks), "CODE": "0"}
         orders = [first.submit(script=WORK, env=env) for _ in range(60)]
         second.key = first.key
         second.start()
-        leader = second.get("/hosts/local")["lease"]["owner"]
         until(lambda: len(marks.read_text().splitlines()) >= 10, "work is under way")
-        first.send(signal.SIGSTOP)
-        until(lambda: second.get("/hosts/local")["lease"]["owner"] != leader, "the other one leads")
+        lease = second.get("/hosts/local")["lease"]
+        leader, other = (first, second) if lease["owner"] == alone["owner"] else (second, first)
+        leader.send(signal.SIGSTOP)
+        until(lambda: other.get("/hosts/local")["lease"]["owner"] != lease["owner"], "the other one leads")
         until(lambda: len(marks.read_text().splitlines()) >= 60, "work goes on")
-        first.send(signal.SIGCONT)
-        states = {second.ended(order_id, 120)["state"] for order_id in orders}
+        leader.send(signal.SIGCONT)
+        states = {other.ended(order_id, 120)["state"] for order_id in orders}
         assert states == {"completed"}
         assert {order_id: len(lives) for order_id, lives in _lives(marks).items()} == dict.fromkeys(orders, 1)
-        assert first.get("/hosts/local")["lease"]["owner"] != leader
+        assert leader.get("/hosts/local")["lease"]["epoch"] > lease["epoch"]
     finally:
         second.close()
         first.state = tmp_path / "shared"
@@ -91,7 +93,8 @@ def test_a_server_that_stops_while_the_database_hangs_says_that_it_is_to_be_aske
             runner.run(rival.execute("select pg_advisory_lock($1)", WRITE_LOCK))
             body = {"command": ["true"]}
             asked = pool.submit(first.call, "POST", "/work-orders", body, Idempotency_Key="once")
-            waits = "select count(*) from pg_locks where locktype = 'advisory' and not granted"
+            here = "database = (select oid from pg_database where datname = current_database())"
+            waits = f"select count(*) from pg_locks where locktype = 'advisory' and not granted and {here}"
             until(lambda: runner.run(rival.fetchval(waits)) > 0, "the submit waits for the lock")
             first.send(signal.SIGTERM)
             answer = asked.result()
