@@ -13,7 +13,7 @@ from standby.core.lifecycle import Cause
 from standby.core.model import Schedule, Trigger
 from standby.store.contract import OrderFilter, Store
 from standby.store.store import open_store
-from tests.e2e.house import House, house, until
+from tests.e2e.house import Answer, House, house, until
 
 HOUR = 3_600_000
 SMALL = '[pools.default]\nslots_max = 2\nmemory_mb = 10\nretry_base = "50ms"\n'
@@ -148,6 +148,11 @@ def _ticks(home: House) -> int:
     return pools
 
 
+def _held_by(home: House, order: str, name: str) -> Answer | None:
+    gate: Answer | None = home.get(f"/work-orders/{order}/why")["gate"]
+    return gate if gate is not None and gate["name"] == name else None
+
+
 def test_draining_a_project_at_once_stops_its_run_which_runs_again_when_it_is_resumed(tmp_path: Path) -> None:
     with house(tmp_path / "house", toml=SMALL) as home:
         home.start()
@@ -162,9 +167,8 @@ def test_draining_a_project_at_once_stops_its_run_which_runs_again_when_it_is_re
         home.in_state(order, "pending")
         home.kill()
         home.start()
-        why = home.get(f"/work-orders/{order}/why")
-        assert why["gate"]["name"] == "project_mode", why
-        assert "project reports is draining by admin" in why["gate"]["text"] and "(audit)" in why["gate"]["text"]
+        held = until(lambda: _held_by(home, order, "project_mode"), "only its project holds it")
+        assert "project reports is draining by admin" in held["text"] and "(audit)" in held["text"]
         assert home.order(other)["state"] == "running"
         assert [run["reason"] for run in home.get(f"/work-orders/{order}/runs")["runs"]] == ["drained"]
         home.call("POST", "/projects/reports/resume")
