@@ -61,12 +61,12 @@ def line(fake: FakeCoolify) -> str:
 
 
 def test_bots_are_queued_deployed_in_the_same_application_and_seen_all_the_way(home: House, fake: FakeCoolify) -> None:
-    first = order(home, "long", 300)
+    first = order(home, "long", 900)
     until(lambda: view(home.order(first["id"]))["status"] == "IN_CALL", "the first bot is in its meeting", 90)
     busy = rf"\[BUSY\] Order {first['id']} - \d{{4}}-\d\d-\d\dT[\d:.]+Z"
     until(lambda: re.fullmatch(busy, line(fake)) is not None, "Coolify's page says so")
 
-    impatient = order(home, "soon", 1, queue_timeout_s=1)
+    impatient = order(home, "soon", 1, queue_timeout_s=5)
     second = order(home, "nobody", 1)
     assert (view(impatient)["status"], view(impatient)["queue_position"]) == ("QUEUED", 1)
     assert (view(second)["status"], view(second)["queue_position"]) == ("QUEUED", 2)

@@ -160,7 +160,7 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         say = 'curl -s -H "Authorization: Bearer $STANDBY_RUN_TOKEN" -d "{}" -H "Content-Type: application/json"'
         home.ended(home.submit(script=f"{say} $STANDBY_URL/api/v1/worker/heartbeat"))
         home.ended(home.submit("no-such-command", retry={"retries": 1}))
-        slow = home.submit("sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60", run_timeout_s=0.2, stop_grace_s=3)
+        slow = home.submit("sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60", run_timeout_s=2, stop_grace_s=10)
         home.in_state(slow, "stopping")
         home.call("POST", f"/work-orders/{slow}/cancel", {})
         home.ended(home.submit(pool="stage", command=["-"], payload={"script": {"start_ms": 300, "run_ms": 300}}))
@@ -178,6 +178,7 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         gone = home.ended(home.submit("true"))["id"]
         home.call("POST", "/work-orders/purge", {"filter": {"ids": [gone]}})
         kinds = {str(kind) for kind in EventKind} - ELSEWHERE.keys()
+        home.ended(slow)
         until(lambda: "slot.gone" in _kinds(home), "the drained host gave up its slots")
         assert kinds - _kinds(home) == set()
 
