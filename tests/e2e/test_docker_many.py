@@ -82,7 +82,7 @@ def _at_once(boxes: Boxes, gate: Path, count: int) -> None:
     script = f"while [ ! -e /gates/{gate.name} ]; do sleep 0.1; done"
     with ThreadPoolExecutor(count) as callers:
         orders = list(callers.map(lambda _: boxes.submit(script=script), range(count)))
-    running = until(lambda: _running(boxes, orders, min(count, SLOTS)), f"{min(count, SLOTS)} run at once")
+    running = until(lambda: _running(boxes, orders, min(count, SLOTS)), f"{min(count, SLOTS)} run at once", 180)
     assert len({order["slot"] for order in running}) == len(running)
     if count > SLOTS:
         assert {boxes.house.order(each)["state"] for each in orders} == {"running", "pending"}

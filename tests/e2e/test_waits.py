@@ -100,8 +100,8 @@ def test_where_a_label_tells_how_long_runs_take_estimates_go_by_it_and_the_comma
 
         runs = until(told, "all lengths are known")
         assert runs["label"] == "kind"
-        assert runs["usual_ms_by_label"]["quick"] < 1_000 <= runs["usual_ms_by_label"]["slow"]
-        assert re.search(r"runs take .* kind=quick: \S+ m?s kind=slow: \S+ s", said(home, "pools", "show", "default"))
+        assert runs["usual_ms_by_label"]["quick"] < runs["usual_ms_by_label"]["slow"]
+        assert re.search(r"runs take .* kind=quick: \S+ m?s kind=slow: \S+ m?s", said(home, "pools", "show", "default"))
 
 
 def test_an_order_of_a_paused_pool_says_that_nothing_happens_by_itself(tmp_path: Path) -> None:
