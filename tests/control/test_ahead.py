@@ -1,10 +1,12 @@
 """What was read of a pool, as more is read."""
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from standby.control.ahead import Page
+from standby.control.ahead import Ahead, Page
 from standby.store.contract import Work
+from tests.control.stage import Stage
 from tests.rows import host, order, spec
 
 _places = st.sets(st.integers(0, 7), min_size=1).map(sorted)
@@ -30,3 +32,20 @@ def test_a_lane_has_everybody_who_was_read_or_added_once_in_order_up_to_the_end_
     assert lanes["a"] == [place for place in both if end is None or place <= end]
     assert (page.lanes["b"], page.lanes["c"]) == (_works("b", before), _works("c", now))
     assert page.ends == ({} if end is None else {"a": end, "c": end})
+
+
+@pytest.mark.anyio
+async def test_the_last_one_of_a_page_that_is_noted_anew_is_in_its_place_once() -> None:
+    stage = Stage()
+    await stage.leader()
+    ids = [await stage.submit() for _ in range(3)]
+    row = await stage.store.host("local")
+    assert row is not None
+    ahead = Ahead(stage.store)
+    (first,) = await ahead.heads("default", 1, row)
+    ahead.drop([first.order])  # as with one that begins to wait for a start
+    ahead.add(first)
+    assert [work.order.id for work in await ahead.heads("default", 3, row)] == ids
+    ahead.add(first)  # a hint that comes late
+    ahead.drop([first.order])
+    assert [work.order.id for work in await ahead.heads("default", 3, row)] == ids[1:]

@@ -1,6 +1,6 @@
 """What waits in a host's pools, read ahead: a page of each lane is used up before the next one is read."""
 
-from bisect import insort
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
 from standby.core.lanes import Pass
@@ -82,6 +82,11 @@ class Ahead:
         """Whether nothing is known of anybody."""
         return not self._pages
 
+    @property
+    def anybody(self) -> bool:
+        """Whether somebody is known to wait, or may."""
+        return not all(map(self.nobody, self._pages))
+
     def nobody(self, pool: str) -> bool:
         """Whether it is known that nobody waits in the pool."""
         page = self._pages.get(pool)
@@ -125,9 +130,12 @@ class Ahead:
             return
         if page is None or order.rank is None or not page.fits(order):
             return
-        end = page.ends.get(order.project)
-        if end is None or _place(order) < end:
-            insort(page.lanes.setdefault(order.project, []), work, key=lambda each: _place(each.order))
+        end, place = page.ends.get(order.project), _place(order)
+        if end is None or place <= end:
+            lane = page.lanes.setdefault(order.project, [])
+            at = bisect_left(lane, place, key=lambda each: _place(each.order))
+            # whoever was read a moment after its commit is there before its hint
+            lane[at : at + (at < len(lane) and lane[at].order.id == order.id)] = [work]
 
     def drop(self, orders: Iterable[Order]) -> None:
         """These do not wait any more."""

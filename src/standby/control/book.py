@@ -19,6 +19,8 @@ from standby.world import World
 
 RELOAD_GAP_S = 0.05
 """Hints make a leader read its rows again at most this often."""
+SURE_S = 30.0
+"""That nobody waits is believed so long without another look, as long as nothing was committed."""
 UNDER_WAY = 8
 """So many saves are under way at once."""
 
@@ -36,7 +38,7 @@ class Book:
         self._mirror: Mirror | None = None
         self._seq = -1
         self._own_seqs: set[int] = set()
-        self._read_at = float("-inf")
+        self._read_at = self._sure_at = float("-inf")
         self.unsaved: set[str] = set()
         """Orders with changes under way: at most one each."""
         self._sent: list[Change] = []
@@ -86,6 +88,9 @@ class Book:
         stale = self._mirror is None or not self._mirror.fresh
         if self.reload and clock.monotonic() - self._read_at >= RELOAD_GAP_S:
             stale = True
+        if poll and (self.ahead.anybody or clock.monotonic() - self._sure_at >= SURE_S):
+            self.ahead.forget()
+            self._sure_at = clock.monotonic()
         self.seek = self.seek or self.ahead.unread
         if stale or poll:
             await self.settle()
