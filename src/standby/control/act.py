@@ -48,15 +48,16 @@ class Hands:
         self._stuck: dict[str, float] = {}
         """Slots whose place could not be taken away, and since when nothing was told of that."""
         self._stops_sent: dict[tuple[str, bool], float] = {}
-        self._sightings: list[Sighting] = []
+        self.heard: list[Sighting] = []
+        """What answers said of runs since the last report."""
         self._made: list[Made] = []
         self._unanswered: dict[str, str] = {}
         """Calls without an answer, and what was said about them last."""
 
     def reports(self) -> tuple[list[Sighting], list[Made]]:
         """What came back since the last time."""
-        sightings, made = self._sightings, self._made
-        self._sightings, self._made = [], []
+        sightings, made = self.heard, self._made
+        self.heard, self._made = [], []
         return sightings, made
 
     def start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
@@ -68,7 +69,7 @@ class Hands:
         assert order.incarnation is not None
         never = Exit(start_error=why)
         now = self._clock.now()
-        self._sightings.append(
+        self.heard.append(
             Sighting(run_id=run_id(order), incarnation=order.incarnation, seen=Seen.STOPPED, asked_at=now, exit=never)
         )
         self.wake()
@@ -160,7 +161,7 @@ class Hands:
             log.exception("driver call failed", slot=slot)
         finally:
             del self._calls[slot]
-            if self._sightings or self._made:
+            if self.heard or self._made:
                 self.wake()
 
     async def _start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
@@ -178,7 +179,7 @@ class Hands:
             valid_for_ms=left_ms,
             making=making,
         )
-        self._sightings.append(await self._driver.start(slot, command))
+        self.heard.append(await self._driver.start(slot, command))
 
     async def _stop(self, order: Order, slot: Slot, force: bool) -> None:
         assert order.incarnation is not None

@@ -11,7 +11,7 @@ from standby.control.book import RELOAD_GAP_S, Book
 from standby.control.gate import StartGate, grant_note
 from standby.control.gauging import Gauging
 from standby.control.lease import Deposed, Hold
-from standby.control.looks import NEWS, NUL, another_platform, best
+from standby.control.looks import NEWS, NUL, another_platform, best, ended
 from standby.control.mirror import Mirror
 from standby.control.tending import Tending
 from standby.control.times import Times
@@ -193,7 +193,8 @@ class HostStep:
             identity = await self._driver.identity()
             if mirror.host.identity not in (None, identity):
                 raise Unreachable(another_platform(mirror.host, identity))
-            seen = await self._driver.observe(mirror.to_look_at(self._book.unsaved))
+            over = ended(self._sightings, self._hands.heard)
+            seen = await self._driver.observe(mirror.to_look_at(self._book.unsaved, over))
         except Unreachable as error:
             self._tending.reached(reached=False)
             await self._away(mirror, str(error).replace(NUL, ""), asked_at)
@@ -209,8 +210,7 @@ class HostStep:
     async def _away(self, mirror: Mirror, error: str, asked_at: int) -> None:
         """Note since when nobody could look, and stop the clocks of the orders that wait for it: the answer may have
         been waited for in vain for long."""
-        host = mirror.host
-        changes: list[Change] = []
+        host, changes = mirror.host, list[Change]()
         if host.unreachable_since is None or host.error != error:
             changes.append(places.host_unreachable(self._cause(Trigger.LOOK), host, error))
         since = host.unreachable_since or asked_at

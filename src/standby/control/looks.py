@@ -11,6 +11,7 @@ from standby.core.sighting import Seen, Sighting
 NUL: Final = "\0"
 NEWS: Final = (Seen.READY, Seen.STOPPED)
 """What says something about a run whenever it is heard."""
+_STOPPED: Final = Seen.STOPPED
 _WEIGHT: Final = {Seen.STOPPED: 2, Seen.READY: 1}
 
 
@@ -22,6 +23,11 @@ def best(sightings: Iterable[Sighting]) -> dict[str, Sighting]:
         if known is None or _WEIGHT.get(sighting.seen, 0) >= _WEIGHT.get(known.seen, 0):
             found[sighting.run_id] = _plain(sighting)
     return found
+
+
+def ended(*heard: Iterable[Sighting]) -> set[str]:
+    """Runs whose end was heard of: there is nothing more to see of them."""
+    return {sighting.run_id for some in heard for sighting in some if sighting.seen is _STOPPED}
 
 
 def _plain(sighting: Sighting) -> Sighting:

@@ -18,6 +18,7 @@ from standby.store.contract import Store, Work
 
 R = TypeVar("R", Order, Slot, Pool, Host)
 
+_PREPARING: Final = OrderState.PREPARING
 _STOPPING: Final = OrderState.STOPPING
 
 
@@ -167,13 +168,18 @@ class Mirror:
             if work is not None and (slot := self.slots.get(work.order.slot or "")) is not None:
                 yield run_id(work.order), Open(work.order, work.spec, slot)
 
-    def to_look_at(self, unsaved: Container[str]) -> list[OpenRun]:
-        """What a platform is asked about: of a claim that is being saved there is nothing to see yet."""
-        return [
-            OpenRun(run_id=ident, slot=run.slot.name, incarnation=run.order.incarnation or "", payload=run.spec.payload)
-            for ident, run in self.open_runs()
-            if run.order.state is not OrderState.PREPARING or run.order.id not in unsaved
-        ]
+    def to_look_at(self, unsaved: Container[str], over: Container[str]) -> list[OpenRun]:
+        """What a platform is asked about: of a claim that is being saved there is nothing to see yet, and of a run that
+        is over nothing more."""
+        found: list[OpenRun] = []
+        for work in self.opened.values():
+            order, payload = work.order, work.spec.payload
+            if order.state is _PREPARING and order.id in unsaved:
+                continue
+            ident, slot = run_id(order), order.slot or ""
+            if ident not in over and slot in self.slots:
+                found.append(OpenRun(run_id=ident, slot=slot, incarnation=order.incarnation or "", payload=payload))
+        return found
 
     def apply(self, change: Change) -> None:
         """Lay a saved change over the rows."""
