@@ -7,6 +7,8 @@ from sim.fold import fold
 from standby.control.lease import Deposed
 from standby.core import places
 from standby.core.model import Change, EventKind, Mode, OrderState, Reason, SlotState, Trigger
+from standby.core.sighting import Sighting
+from standby.drivers.contract import OpenRun
 from standby.store.contract import Answer, Heard, Verdict
 from tests.control.stage import Stage
 
@@ -396,3 +398,20 @@ async def test_who_waits_is_read_again_when_something_was_committed_and_else_not
     await polls(2)
     assert len(asked) > before
     assert (await stage.order(order_id)).slot is not None
+
+
+async def test_the_platform_is_asked_about_open_runs_but_not_about_one_whose_end_was_heard_of() -> None:
+    stage = Stage()
+    leader = await stage.leader()
+    asked: list[str] = []
+    real = stage.driver.observe
+
+    async def observe(runs: Sequence[OpenRun]) -> Sequence[Sighting]:
+        asked.extend(run.run_id for run in runs)
+        return await real(runs)
+
+    stage.driver.observe = observe  # type: ignore[method-assign]
+    short, long = await stage.submit({"run_ms": 0}), await stage.submit({"run_ms": None})
+    await stage.steps(leader, 8, each_ms=5_000)
+    assert (await stage.states([short, long])) == [S.COMPLETED, S.RUNNING]
+    assert set(asked) == {f"{long}-1"}
