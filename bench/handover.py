@@ -121,7 +121,7 @@ def measure(run: Run, engine: str) -> list[Figures]:
         folder = Path(run.folder / f"handover-{engine}-{number}")
         folder.mkdir()
         with server(folder, run.database(engine), toml=RESIDENT) as asked:
-            waits.append(asyncio.run(waits_ms(asked, run.scale.processes)))
+            waits.append(asyncio.run(waits_ms(asked, run.scale.handed)))
     return [
         Figures(
             name=f"submit to a resident worker, {word}",

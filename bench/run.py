@@ -36,6 +36,8 @@ class Scale(Struct, frozen=True, kw_only=True):
     """How long an idle server is watched."""
     served: tuple[int, int]
     """Orders after which a server's memory is looked at."""
+    handed: int
+    """Orders that a resident worker waits for."""
     processes: int
     spawns: int
     containers: int
@@ -56,6 +58,7 @@ FULL: Final = Scale(
     held_s=30,
     idle_s=60,
     served=(10_000, 100_000),
+    handed=300,
     processes=1_500,
     spawns=1_000,
     containers=15,
@@ -69,14 +72,15 @@ QUICK: Final = Scale(
     drained_slow=400,
     calls=400,
     started=50,
-    history=(1_000, 50_000),
+    history=(1_000, 20_000),
     held_s=4,
-    idle_s=15,
+    idle_s=9,
     served=(1_000, 4_000),
+    handed=30,
     processes=150,
     spawns=150,
-    containers=5,
-    estimated=3,
+    containers=3,
+    estimated=1,
 )
 
 

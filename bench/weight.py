@@ -34,15 +34,13 @@ def http(run: Run, engine: str) -> list[Figures]:
 def idle(run: Run, engine: str) -> list[Figures]:
     """A server with API, page and a process host that has nothing to do."""
     url, folder = run.database(engine), run.file().parent
-    with server(folder, url) as here:
+    if engine == "postgresql":
+        run.postgres.log_statements(url)
+    with server(folder, url, traced=engine == "sqlite") as here:
         here.get("/")
         here.get("/api/v1/work-orders")
         _pass(SETTLE_S)
         weight = here.memory_mb()
-    if engine == "postgresql":
-        run.postgres.log_statements(url)
-    with server(folder, url, traced=engine == "sqlite") as here:
-        _pass(SETTLE_S)
         asked = _asked_a_minute(run, here.statements if engine == "sqlite" else run.postgres.statements)
     return [
         _figure("idle server, RSS", engine, "MB", [weight["Rss"]], Target("at most", 80, "ours")),
