@@ -179,7 +179,6 @@ async def house(
     store = store or SqliteStore.in_memory(clock=clock.now)
     world = World(config=config, store=store, clock=clock, seal=Seal(b"k" * 32), ids=ids or Ids())
     await apply_config(world)
-    world.applied.set()
     await store.add_key(Key(name="tester", hash=hashed(TOKEN), created_at=clock.at))
     app = create_app(world)
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)

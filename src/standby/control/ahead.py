@@ -134,8 +134,8 @@ class Ahead:
         if end is None or place <= end:
             lane = page.lanes.setdefault(order.project, [])
             at = bisect_left(lane, place, key=lambda each: _place(each.order))
-            # whoever was read a moment after its commit is there before its hint
-            lane[at : at + (at < len(lane) and lane[at].order.id == order.id)] = [work]
+            there = at < len(lane) and lane[at].order.id == order.id  # read between its commit and its hint
+            lane[at : at + there] = [work]
 
     def drop(self, orders: Iterable[Order]) -> None:
         """These do not wait any more."""

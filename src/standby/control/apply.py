@@ -13,10 +13,8 @@ async def apply_config(world: World) -> None:
     """Save what differs; a rival that applies at the same time is read again."""
     for _ in range(TRIES):
         changes = await _differences(world)
-        if not changes:
-            return
-        verdicts = await world.store.save(changes)
-        if all(verdict.saved for verdict in verdicts):
+        if not changes or all(verdict.saved for verdict in await world.store.save(changes)):
+            world.applied.set()
             return
     raise StandbyError("the configuration could not be applied: another server keeps changing the same pools")
 

@@ -48,7 +48,6 @@ class Controller:
         stopped = asyncio.create_task(self._stop_with(stop))
         try:
             if await self._anchor() and await self._patiently(lambda: apply_config(self._world)):
-                self._world.applied.set()
                 await self._work(stopped)
         finally:
             stopped.cancel()
