@@ -1,11 +1,15 @@
 """What was read of a pool, as more is read."""
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from standby.control.ahead import Ahead, Page
-from standby.store.contract import Work
+from standby.store.contract import Store, StoreDown, Work
 from tests.control.stage import Stage
 from tests.rows import host, order, spec
 
@@ -49,3 +53,101 @@ async def test_the_last_one_of_a_page_that_is_noted_anew_is_in_its_place_once() 
     ahead.add(first)  # a hint that comes late
     ahead.drop([first.order])
     assert [work.order.id for work in await ahead.heads("default", 3, row)] == ids[1:]
+
+
+class Slow:
+    """A store whose answers wait until they may go, or fail."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.open = asyncio.Event()
+        self.open.set()
+        self.asked = 0
+        self.error: Exception | None = None
+
+    async def candidates(self, *args: Any) -> Sequence[Work]:
+        self.asked += 1
+        found = await self._store.candidates(*args)
+        await self.open.wait()
+        if self.error is not None:
+            raise self.error
+        return found
+
+
+class Drained:
+    """A queue of which one order after the other is taken."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("standby.control.ahead.PAGE", 4)
+        self.stage = Stage()
+        self.store = Slow(self.stage.store)
+        self.ahead = Ahead(cast(Store, self.store))
+
+    async def fill(self, orders: int) -> list[str]:
+        await self.stage.leader()
+        return [await self.stage.submit() for _ in range(orders)]
+
+    async def take(self, most: int = 1) -> list[str]:
+        row = await self.stage.store.host("local")
+        assert row is not None
+        works = await asyncio.wait_for(self.ahead.heads("default", most, row), 10)
+        self.ahead.drop([work.order for work in works])
+        return [work.order.id for work in works]
+
+
+@pytest.mark.anyio
+async def test_the_next_page_is_read_while_what_is_known_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Drained(monkeypatch)
+    ids = await queue.fill(12)
+    taken = [*await queue.take(), *await queue.take()]
+    queue.store.open.clear()
+    taken += await queue.take()
+    while queue.store.asked < 3:
+        await asyncio.sleep(0)
+    taken += [*await queue.take(), *await queue.take()]  # the answer is still on its way
+    assert not queue.ahead.nobody("default"), "there is more, though nothing of it is known"
+    queue.store.open.set()
+    while len(taken) < 12:
+        taken += await queue.take()
+    assert taken == ids
+
+
+@pytest.mark.anyio
+async def test_whoever_comes_while_a_page_is_read_is_in_it_or_behind_it_and_never_before_its_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Drained(monkeypatch)
+    ids = await queue.fill(7)
+    taken = [*await queue.take(), *await queue.take()]
+    queue.store.open.clear()
+    taken += await queue.take()
+    while queue.store.asked < 3:
+        await asyncio.sleep(0)
+    late = await queue.stage.submit()  # not in the answer that waits, and behind all that is known
+    work = await queue.stage.store.order(late)
+    assert work is not None
+    queue.ahead.add(work)
+    taken += await queue.take()
+    queue.store.open.set()
+    while len(taken) < 8:
+        taken += await queue.take()
+    assert taken == [*ids, late]
+    assert queue.ahead.nobody("default")
+
+
+@pytest.mark.anyio
+async def test_a_page_that_could_not_be_read_in_advance_is_read_again_or_tells_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    queue = Drained(monkeypatch)
+    ids = await queue.fill(12)
+    taken = [*await queue.take(), *await queue.take()]
+    queue.store.error = StoreDown("away")
+    taken += await queue.take()
+    while not queue.ahead.unread:
+        await asyncio.sleep(0)
+    with pytest.raises(StoreDown):
+        await queue.take()
+    queue.store.error = None
+    assert await queue.take() == [ids[0]], "nothing is known any more: it begins with the rows"
+    assert taken == ids[:3]

@@ -81,3 +81,11 @@ async def test_a_save_that_is_written_in_parts_is_answered_once_and_in_its_order
     assert engine.batches[1][0] is EventKind.ORDER_CANCELLED, "what touches the same order stays behind it"
     rest = [2] if size == 3 else [*range(2, first + 1), *range(2, size - first + 1)]
     assert [verdict.seq for verdict in saved] == [1, 1, *rest]
+
+
+async def test_what_was_decided_together_is_not_torn_apart_for_what_came_before_it() -> None:
+    engine = Saving()
+    commit = GroupCommit(engine, lambda _: None)
+    sizes = [MOST_CHANGES // 2, MOST_CHANGES // 2 + 1, MOST_CHANGES // 2 - 1]
+    await asyncio.gather(*(commit.save([make.submit() for _ in range(size)]) for size in sizes))
+    assert [len(batch) for batch in engine.batches] == [sizes[0], sizes[1] + sizes[2]]

@@ -1,7 +1,8 @@
-"""What waits in a host's pools, read ahead: a page of each lane is used up before the next one is read."""
+"""What waits in a host's pools, read ahead. Where orders go fast the next page is read while the last one is used up."""
 
+import asyncio
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from standby.core.lanes import Pass
 from standby.core.model import Host, Order
@@ -9,6 +10,8 @@ from standby.store.contract import Store, Work
 
 PAGE = 500
 """About how many orders of a pool are read at once."""
+EARLY = 4
+"""Where a page was read on, the next one is begun when fewer are known than could be taken so many times."""
 
 
 Ends = dict[str, tuple[int, str]]
@@ -24,6 +27,12 @@ class Page:
         self.lanes: dict[str, list[Work]] = {}
         self.ends: Ends = {}
         """Of each lane that may have more: (rank, id) of the last one that was read."""
+        self.read_on = False
+        """More was needed than was read at first."""
+        self.reading: asyncio.Task[None] | None = None
+        """The next page, before anybody needs it."""
+        self._late: list[Work] | None = None
+        """Who came while more is being read, behind what was known then."""
 
     def fits(self, order: Order) -> bool:
         """Whether the host could ever have it."""
@@ -62,6 +71,29 @@ class Page:
                 while _place(merged[-1].order) > end:
                     merged.pop()
             self.lanes[project] = merged
+
+    def add(self, work: Work) -> None:
+        """It takes its place if its part of the lane was read."""
+        order = work.order
+        end, place = self.ends.get(order.project), _place(order)
+        if end is None or place <= end:
+            lane = self.lanes.setdefault(order.project, [])
+            at = bisect_left(lane, place, key=lambda each: _place(each.order))
+            there = at < len(lane) and lane[at].order.id == order.id  # read between its commit and its hint
+            lane[at : at + there] = [work]
+        elif self._late is not None:
+            self._late.append(work)
+
+    async def extend(self, lanes: Ends, per_lane: int, found: Awaitable[Sequence[Work]]) -> None:
+        """Add the next ones of some lanes when they are there, and whoever came meanwhile."""
+        self._late = late = list[Work]()
+        works = await found
+        self._late, self.read_on = None, True
+        for project in lanes:
+            del self.ends[project]
+        self.take_in(works, per_lane)
+        for work in late:
+            self.add(work)
 
 
 class Ahead:
@@ -107,13 +139,30 @@ class Ahead:
             per_lane = max(1, min(most, PAGE // self._lanes.get(pool, PAGE)))
             page.take_in(await self._read(pool, per_lane, page), per_lane)
             self._lanes[pool] = max(1, len(page.lanes))
-        deep, short = page.deep(most), page.short(most, start)
+        elif page.reading is not None and (page.reading.done() or page.short(most, start)):
+            reading, page.reading = page.reading, None
+            await reading
+        short = page.short(most, start)
         if short:
-            per_lane = max(deep, PAGE // len(short))
-            for project in short:
-                del page.ends[project]
-            page.take_in(await self._read(pool, per_lane, page, short), per_lane)
+            await self._extend(pool, page, short, most)
+        if page.read_on and page.reading is None:
+            early = min(EARLY * most, PAGE)
+            soon = page.short(early, start)
+            if soon:
+                page.reading = asyncio.create_task(self._extend(pool, page, soon, early))
+                page.reading.add_done_callback(_heard)
+        deep = page.deep(most)
         return [work for lane in page.lanes.values() for work in lane[:deep]]
+
+    def close(self) -> None:
+        """Nobody needs what is being read."""
+        for page in self._pages.values():
+            if page.reading is not None:
+                page.reading.cancel()
+
+    async def _extend(self, pool: str, page: Page, lanes: Ends, most: int) -> None:
+        per_lane = max(page.deep(most), PAGE // len(lanes))
+        await page.extend(lanes, per_lane, self._read(pool, per_lane, page, lanes))
 
     async def _read(self, pool: str, per_lane: int, page: Page, after: Ends | None = None) -> Sequence[Work]:
         try:
@@ -123,19 +172,13 @@ class Ahead:
             raise
 
     def add(self, work: Work) -> None:
-        """This one waits from now on; it takes its place if its part of the lane was read."""
+        """This one waits from now on."""
         order, page = work.order, self._pages.get(work.order.pool)
         if order.concurrency_key is not None:
             self._pages.pop(order.pool, None)  # only the store knows whether its key is free
             return
-        if page is None or order.rank is None or not page.fits(order):
-            return
-        end, place = page.ends.get(order.project), _place(order)
-        if end is None or place <= end:
-            lane = page.lanes.setdefault(order.project, [])
-            at = bisect_left(lane, place, key=lambda each: _place(each.order))
-            there = at < len(lane) and lane[at].order.id == order.id  # read between its commit and its hint
-            lane[at : at + there] = [work]
+        if page is not None and order.rank is not None and page.fits(order):
+            page.add(work)
 
     def drop(self, orders: Iterable[Order]) -> None:
         """These do not wait any more."""
@@ -149,6 +192,12 @@ class Ahead:
                 del lane[: len(ids)]  # as a rule those in front
             else:
                 lane[:] = [work for work in lane if work.order.id not in ids]
+
+
+def _heard(reading: asyncio.Task[None]) -> None:
+    """What went wrong is told to whoever needs the page; if nobody does, to nobody."""
+    if not reading.cancelled():
+        reading.exception()
 
 
 def _place(order: Order) -> tuple[int, str]:

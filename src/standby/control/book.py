@@ -128,6 +128,7 @@ class Book:
 
     async def close(self, grace_s: float) -> None:
         """Wait a moment for the saves under way, then no longer: whoever leads next reads what became of them."""
+        self.ahead.close()
         if self._under_way:
             _, late = await asyncio.wait(self._under_way, timeout=grace_s)
             for save in late:

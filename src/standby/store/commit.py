@@ -86,8 +86,8 @@ def next_batch(waiting: deque[Call]) -> list[Part]:
     let_go: set[str] = set()
     submitted: set[str | None] = set()
     while waiting and changes < MOST_CHANGES and later < MOST_CHANGES and size < MOST_BYTES:
-        if waiting[0].together:
-            break
+        if waiting[0].together or (changes and changes + len(waiting[0].left) > MOST_CHANGES):
+            break  # what was decided together is not torn apart: an end and the claim of its slot cost less in one
         call = waiting.popleft()
         fits: list[Entry] = []
         stays: list[Entry] = []
