@@ -62,14 +62,17 @@ class Slow:
         self._store = store
         self.open = asyncio.Event()
         self.open.set()
-        self.asked = 0
+        self.waited_for = asyncio.Event()
+        self.failed = asyncio.Event()
         self.error: Exception | None = None
 
     async def candidates(self, *args: Any) -> Sequence[Work]:
-        self.asked += 1
         found = await self._store.candidates(*args)
+        if not self.open.is_set():
+            self.waited_for.set()
         await self.open.wait()
         if self.error is not None:
+            self.failed.set()
             raise self.error
         return found
 
@@ -102,8 +105,7 @@ async def test_the_next_page_is_read_while_what_is_known_is_taken(monkeypatch: p
     taken = [*await queue.take(), *await queue.take()]
     queue.store.open.clear()
     taken += await queue.take()
-    while queue.store.asked < 3:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(queue.store.waited_for.wait(), 10)
     taken += [*await queue.take(), *await queue.take()]  # the answer is still on its way
     assert not queue.ahead.nobody("default"), "there is more, though nothing of it is known"
     queue.store.open.set()
@@ -121,8 +123,7 @@ async def test_whoever_comes_while_a_page_is_read_is_in_it_or_behind_it_and_neve
     taken = [*await queue.take(), *await queue.take()]
     queue.store.open.clear()
     taken += await queue.take()
-    while queue.store.asked < 3:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(queue.store.waited_for.wait(), 10)
     late = await queue.stage.submit()  # not in the answer that waits, and behind all that is known
     work = await queue.stage.store.order(late)
     assert work is not None
@@ -144,8 +145,7 @@ async def test_a_page_that_could_not_be_read_in_advance_is_read_again_or_tells_w
     taken = [*await queue.take(), *await queue.take()]
     queue.store.error = StoreDown("away")
     taken += await queue.take()
-    while not queue.ahead.unread:
-        await asyncio.sleep(0)
+    await asyncio.wait_for(queue.store.failed.wait(), 10)
     with pytest.raises(StoreDown):
         await queue.take()
     queue.store.error = None

@@ -1,4 +1,4 @@
-"""What waits in a host's pools, read ahead. Where orders go fast the next page is read while the last one is used up."""
+"""What waits in a host's pools, read ahead; where orders go fast, the next page while the last one is used up."""
 
 import asyncio
 from bisect import bisect_left
