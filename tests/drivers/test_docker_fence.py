@@ -170,7 +170,8 @@ async def test_a_force_that_comes_before_its_exec_began_lets_it_begin_no_more(ru
 
 
 async def test_a_force_where_nothing_can_be_run_any_more_ends_the_container(running: DockerRig) -> None:
-    crowded = Making(template=replace(running.making.template, pids_max=4), memory_mb=64)
+    # few, and yet enough for the engine's own helper, whose threads count too while it starts the container
+    crowded = Making(template=replace(running.making.template, pids_max=16), memory_mb=64)
     running.driver.usual = crowded
     slot = await place(running.driver)
     assert slot.incarnation is not None
