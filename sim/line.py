@@ -8,7 +8,7 @@ import apsw
 from standby.core.model import Lease
 from standby.store.commit import Unsure, Violated
 from standby.store.contract import StoreDown, Verdict
-from standby.store.entry import Entry
+from standby.store.entry import Entry, Prepared
 from standby.store.migrate import migrate_sqlite
 from standby.store.sqlite import Inline, SqliteStore
 
@@ -36,13 +36,15 @@ class SimStore(SqliteStore):
         store.unsure, store.watcher = [], watcher
         return store
 
-    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    async def commit(
+        self, batch: Sequence[Entry], *, together: bool = False, prepared: Prepared | None = None
+    ) -> Sequence[Verdict]:
         """Commit; or not; or commit and not know it."""
         fault = self.unsure.pop(0) if self.unsure else ""
         if fault == "before":
             raise Unsure("the connection broke before the commit")
         try:
-            verdicts = await super().commit(batch, together=together)
+            verdicts = await super().commit(batch, together=together, prepared=prepared)
         except Violated as error:
             self.watcher.broken(f"the database had to refuse a change: {error}")
             raise

@@ -218,5 +218,5 @@ def settle_interpreter() -> None:
     is a whole batch."""
     gc.collect()
     gc.freeze()
-    gc.set_threshold(10_000, 20, 100)
+    gc.set_threshold(50_000, 20, 100)
     sys.setswitchinterval(0.0002)

@@ -81,7 +81,8 @@ class Drained:
     """A queue of which one order after the other is taken."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("standby.control.ahead.PAGE", 4)
+        for size in ("PAGE", "READ_ON"):
+            monkeypatch.setattr(f"standby.control.ahead.{size}", 4)
         self.stage = Stage()
         self.store = Slow(self.stage.store)
         self.ahead = Ahead(cast(Store, self.store))

@@ -8,7 +8,7 @@ import pytest
 from standby.core.model import Change, EventKind
 from standby.store.commit import MANY, MOST_CHANGES, GroupCommit
 from standby.store.contract import Answer, Verdict
-from standby.store.entry import Entry
+from standby.store.entry import Entry, Prepared
 from tests import make
 
 pytestmark = pytest.mark.anyio
@@ -20,7 +20,12 @@ class Saving:
     def __init__(self) -> None:
         self.batches: list[list[EventKind]] = []
 
-    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    def prepare(self, batch: Sequence[Entry]) -> Prepared:
+        return {}, batch, None
+
+    async def commit(
+        self, batch: Sequence[Entry], *, together: bool = False, prepared: Prepared | None = None
+    ) -> Sequence[Verdict]:
         self.batches.append([one.change.kind for one in batch])
         await asyncio.sleep(0)
         return [Verdict(Answer.SAVED, place) for place, _ in enumerate(batch, 1)]

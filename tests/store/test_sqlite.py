@@ -182,7 +182,7 @@ async def test_a_commit_whose_answer_was_lost_is_found_again(
     store = SqliteStore.open(tmp_path / "standby.db")
     real = store.commit
 
-    async def lost(batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    async def lost(batch: Sequence[Entry], *, together: bool = False, prepared: object = None) -> Sequence[Verdict]:
         monkeypatch.setattr(store, "commit", real)
         await real(batch, together=together)
         raise Unsure("the answer was lost")
@@ -202,7 +202,7 @@ async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
     store = SqliteStore.open(tmp_path / "standby.db")
     tries: list[int] = []
 
-    async def fails(batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    async def fails(batch: Sequence[Entry], *, together: bool = False, prepared: object = None) -> Sequence[Verdict]:
         tries.append(1)
         raise Unsure("the disk is full")
 

@@ -48,6 +48,7 @@ class Hands:
         self._stuck: dict[str, float] = {}
         """Slots whose place could not be taken away, and since when nothing was told of that."""
         self._stops_sent: dict[tuple[str, bool], float] = {}
+        self._loop = asyncio.get_running_loop()  # to ask for it each time is a call of the kernel
         self.heard: list[Sighting] = []
         """What answers said of runs since the last report."""
         self._made: list[Made] = []
@@ -142,7 +143,7 @@ class Hands:
         if slot in self._calls:
             call.close()
             return False
-        task = asyncio.get_running_loop().create_task(self._guarded(slot, call))  # the short way: one for each start
+        task = self._loop.create_task(self._guarded(slot, call))  # the short way: one for each start
         self._calls[slot] = task, self._clock.monotonic(), limit_s
         return True
 

@@ -10,6 +10,8 @@ from standby.store.contract import Store, Work
 
 PAGE = 500
 """About how many orders of a pool are read at once."""
+READ_ON = 125
+"""About how many are read at once later: who waits for a commit then does not wait for a whole page."""
 EARLY = 4
 """Where a page was read on, the next one is begun when fewer are known than could be taken so many times."""
 
@@ -149,7 +151,7 @@ class Ahead:
             early = min(EARLY * most, PAGE)
             soon = page.short(early, start)
             if soon:
-                page.reading = asyncio.create_task(self._extend(pool, page, soon, early))
+                page.reading = asyncio.create_task(self._extend(pool, page, soon, most))
                 page.reading.add_done_callback(_heard)
         deep = page.deep(most)
         return [work for lane in page.lanes.values() for work in lane[:deep]]
@@ -161,7 +163,7 @@ class Ahead:
                 page.reading.cancel()
 
     async def _extend(self, pool: str, page: Page, lanes: Ends, most: int) -> None:
-        per_lane = max(page.deep(most), PAGE // len(lanes))
+        per_lane = max(page.deep(most), READ_ON // len(lanes))
         await page.extend(lanes, per_lane, self._read(pool, per_lane, page, lanes))
 
     async def _read(self, pool: str, per_lane: int, page: Page, after: Ends | None = None) -> Sequence[Work]:

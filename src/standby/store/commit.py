@@ -14,7 +14,7 @@ import structlog
 
 from standby.core.model import Change
 from standby.store.contract import SAVED, Answer, Heard, StoreDown, Verdict
-from standby.store.entry import Entry, entry
+from standby.store.entry import Entry, Prepared, entry
 from standby.store.hot import MOVES, SUBMIT
 
 MOST_CHANGES = 500
@@ -38,7 +38,12 @@ class Unsure(Exception):
 class Engine(Protocol):
     """What group commit needs of a database."""
 
-    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    def prepare(self, batch: Sequence[Entry]) -> Prepared:
+        """What `commit` makes of a batch before it sends it, for whoever has the time before its turn."""
+
+    async def commit(
+        self, batch: Sequence[Entry], *, together: bool = False, prepared: Prepared | None = None
+    ) -> Sequence[Verdict]:
         """Write the batch in one transaction; all of it or nothing with `together`. Raises Violated or Unsure."""
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
@@ -48,10 +53,12 @@ class Engine(Protocol):
 class Call:
     """One `save` that waits for the outcomes of its changes."""
 
-    __slots__ = ("entries", "known", "left", "together", "whole")
+    __slots__ = ("entries", "known", "left", "moves", "together", "whole")
 
     def __init__(self, entries: list[Entry], whole: "asyncio.Future[Sequence[Outcome]]", *, together: bool) -> None:
         self.entries, self.whole, self.together = entries, whole, together
+        self.moves = not together and all([one.hot in MOVES and one.asked_in is None for one in entries])
+        """Whether it is only a leader's own moves of orders that are there, which tell nobody anything."""
         self.left = entries
         """What is still to be written."""
         self.known: dict[int, Outcome] = {}
@@ -136,6 +143,9 @@ class GroupCommit:
         self._committed = committed
         self._inline = inline
         self._waiting: deque[Call] = deque()
+        self._next: tuple[list[Part], Prepared | None] | None = None
+        """The batch whose turn is next, made ready while another one is under way."""
+        self._preparing = False
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -157,6 +167,9 @@ class GroupCommit:
             await self._write_all()
         elif self._writer is None or self._writer.done():
             self._writer = asyncio.create_task(self._write_all(), name="store writer")
+        elif call.moves and not self._preparing:
+            self._preparing = True
+            asyncio.get_running_loop().call_soon(self._prepare)
         return _verdicts(await call.whole)
 
     async def close(self) -> None:
@@ -165,20 +178,41 @@ class GroupCommit:
         if self._writer is not None:
             await self._writer
 
-    async def _write_all(self) -> None:
-        while self._waiting:
+    def _prepare(self) -> None:
+        """Make the next batch ready, if many moves wait: in a drain the database would wait for it. Other changes are
+        not many yet when the first ones wait."""
+        self._preparing = False
+        moves = all([call.moves for call in self._waiting])
+        if self._next is None and moves and sum([len(call.left) for call in self._waiting]) >= MANY:
             batch = next_batch(self._waiting)
-            entries = [one for _, part in batch for one in part]
+            self._next = batch, None  # if it cannot be made ready, its turn tells why
+            self._next = batch, self._engine.prepare(_entries(batch))
+
+    async def _write_all(self) -> None:
+        while self._next is not None or self._waiting:
+            batch, prepared = self._next or (next_batch(self._waiting), None)
+            self._next = None
+            entries = _entries(batch)
             try:
-                settle = self._settle_together if batch[0][0].together else self._settle
-                outcomes: Sequence[Outcome] = await settle(entries)
+                if batch[0][0].together:
+                    outcomes: Sequence[Outcome] = await self._settle_together(entries)
+                else:
+                    outcomes = await self._settle(entries, prepared)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on
                 outcomes = [error] * len(entries)
-            first, later = _turns(batch, outcomes)
-            _answer(first)
-            if later:
-                asyncio.get_running_loop().call_soon(_answer, later)
-            self._tell(entries, outcomes)
+            if self._inline:
+                self._hear(batch, outcomes)
+            else:  # the next batch is sent before: answers, and giving a whole batch of rows back, take their time
+                asyncio.get_running_loop().call_soon(self._hear, batch, outcomes)
+
+    def _hear(self, batch: Sequence[Part], outcomes: Sequence[Outcome]) -> None:
+        """Tell everybody what became of a batch."""
+        first, later = _turns(batch, outcomes)
+        _answer(first)
+        if later:
+            asyncio.get_running_loop().call_soon(_answer, later)
+        if not all([call.moves for call, _ in batch]):
+            self._tell(_entries(batch), outcomes)
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
         saved = [
@@ -194,9 +228,9 @@ class GroupCommit:
             handed = frozenset([slot for one in telling if (slot := one.handed) is not None])
             self._committed(Heard(asked, added, handed))
 
-    async def _settle(self, batch: Sequence[Entry]) -> Sequence[Outcome]:
+    async def _settle(self, batch: Sequence[Entry], prepared: Prepared | None = None) -> Sequence[Outcome]:
         try:
-            return await self._engine.commit(batch)
+            return await self._engine.commit(batch, prepared=prepared)
         except Violated as error:
             if len(batch) > 1:
                 return [(await self._settle([one]))[0] for one in batch]
@@ -264,6 +298,10 @@ class GroupCommit:
             return Verdict(Answer.CONFLICT)
         except Unsure as error:
             return StoreDown(f"the outcome is unknown: {error}")
+
+
+def _entries(batch: Sequence[Part]) -> list[Entry]:
+    return [one for _, part in batch for one in part]
 
 
 def _turns(batch: Sequence[Part], outcomes: Sequence[Outcome]) -> tuple[Sequence[Answered], Sequence[Answered]]:

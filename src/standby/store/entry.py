@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 from msgspec.json import encode
@@ -102,6 +102,10 @@ class Entry(Struct, frozen=True):
 Kinds = dict[Hot, list[Entry]]
 """Hot changes in the order in which they are written: claims may take what others of a batch let go, and orders that it
 takes in."""
+
+
+Prepared = tuple[Kinds, Sequence[Entry], Any]
+"""A batch made ready for its engine: its hot changes, its others, and what is sent of them."""
 
 
 def by_kind(batch: Sequence[Entry]) -> tuple[Kinds, Sequence[Entry]]:

@@ -17,7 +17,7 @@ from standby.store import postgres_session as session
 from standby.store import queries, rows, sweep
 from standby.store.commit import GroupCommit, Unsure, Violated, held_back
 from standby.store.contract import Answer, LogChunk, LogTail, StoreDown, Verdict
-from standby.store.entry import Entry, by_kind, in_order, in_turn
+from standby.store.entry import Entry, Prepared, by_kind, in_order, in_turn
 from standby.store.hints import Hints
 from standby.store.migrate import refuse
 from standby.store.postgres_batch import SAVE, heard_of, hint_text, parameters, report_text, verdicts
@@ -154,7 +154,14 @@ class PostgresStore(Sweeps):
 
     # the writer
 
-    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
+    def prepare(self, batch: Sequence[Entry]) -> Prepared:
+        """The statement that saves it, with its values."""
+        kinds, others = by_kind(batch)
+        return kinds, others, hot_call(kinds, parameters(others) if others else (), self._hint(batch))
+
+    async def commit(
+        self, batch: Sequence[Entry], *, together: bool = False, prepared: Prepared | None = None
+    ) -> Sequence[Verdict]:
         """One transaction of group commit, in one round trip; a hot change that was not taken gets its exact verdict
         from a second one, and a group that is saved together takes three."""
         if together:
@@ -162,15 +169,13 @@ class PostgresStore(Sweeps):
                 return await self._save_others(batch, together=True)
             except _HeldBack as held:
                 return held_back(verdicts(*held.answers))
-        kinds, others = by_kind(batch)
-        if len(others) == len(batch):
+        if all([one.hot is None for one in batch]):
             return await self._save_others(batch)
-        hint = hint_text(batch) if self.hints.on else None
-        lone = lone_call(batch, hint)
+        lone = lone_call(batch, self._hint(batch)) if prepared is None else None
         if lone is not None and (before := (await self._call(*lone))[0]) is not None:
             self._last_seq = max(self._last_seq, before + len(batch))
             return in_turn(batch, batch, before)
-        call = hot_call(kinds, parameters(others) if others else (), hint)
+        kinds, others, call = prepared or self.prepare(batch)
         taken, before, *more = await self._call(*call)
         written = in_order(kinds)
         hot = [written[place - 1] for place in taken]
@@ -191,11 +196,14 @@ class PostgresStore(Sweeps):
         return [saved[one.change.id] for one in batch]
 
     async def _save_others(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
-        hint = hint_text(batch) if self.hints.on else None
+        hint = self._hint(batch)
         schedules = [(n, put_parameters(one)) for n, one in enumerate(batch) if one.of_schedule]
         answers = await self._call(SAVE, [*parameters(batch), hint], schedules, together=together)
         self._last_seq = max(self._last_seq, *answers[1])
         return verdicts(*answers)
+
+    def _hint(self, batch: Sequence[Entry]) -> str | None:
+        return hint_text(batch) if self.hints.on else None
 
     async def _call(
         self,

@@ -37,6 +37,8 @@ COUNT_MOST: Final = 10_001
 LANES_MOST: Final = 1_000
 KEYED_MOST: Final = 1_000
 UNLIMITED: Final = 2**62
+SOME: Final = 100
+"""So many orders are made of rows at a time."""
 FEW: Final = 2_000
 NEVER: Final = 2**62
 WINDOW: Final = 2_000
@@ -154,7 +156,12 @@ class Reads(ScheduleReads):
         else:
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
             found = await self.fetch(self.dialect.candidates_after, pool, per_lane, *most, list(after), ranks, ids)
-        works = [Work(rows.ready(row), spec) for row in found if (spec := rows.spec(row[0])) is not None]
+        works: list[Work] = []
+        for some in range(0, len(found), SOME):
+            if some:
+                await asyncio.sleep(0)  # an answer to a commit, and the next one, do not wait for a whole page
+            page = found[some : some + SOME]
+            works += [Work(rows.ready(row), spec) for row in page if (spec := rows.spec(row[0])) is not None]
         if len(works) < len(found):
             # those behind what cannot be read take its place: a lane of which fewer are known has no more
             known = {work.order.id for work in works}

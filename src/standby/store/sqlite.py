@@ -18,7 +18,7 @@ from standby.core.model import Change, Lease
 from standby.store import queries, rows, sqlite_commit, sweep
 from standby.store.commit import GroupCommit
 from standby.store.contract import LogChunk, LogTail, StoreDown, Verdict
-from standby.store.entry import Entry, by_kind, in_order, in_turn
+from standby.store.entry import Entry, Prepared, by_kind, in_order, in_turn
 from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
 from standby.store.reads import Dialect, Param
@@ -224,11 +224,17 @@ class SqliteStore(Sweeps):
         except apsw.Error as error:
             raise StoreDown(f"the database could not be written: {error}") from error
 
-    async def commit(self, batch: Sequence[Entry], *, together: bool = False) -> Sequence[Verdict]:
-        """One transaction of group commit; a batch of hot changes that are not all as they were takes two."""
+    def prepare(self, batch: Sequence[Entry]) -> Prepared:
+        """The values that the view for hot changes takes, if it has no others."""
         kinds, others = by_kind(batch)
+        return kinds, others, None if others else hot_parameters(kinds)
+
+    async def commit(
+        self, batch: Sequence[Entry], *, together: bool = False, prepared: Prepared | None = None
+    ) -> Sequence[Verdict]:
+        """One transaction of group commit; a batch of hot changes that are not all as they were takes two."""
+        kinds, others, values = prepared or self.prepare(batch)
         if not others:
-            values = hot_parameters(kinds)
             last_seq = await self._main.write(lambda line: save_hot(line, values))
             if last_seq is not None:
                 return in_turn(batch, in_order(kinds), last_seq - len(batch))
