@@ -1,33 +1,49 @@
 """Who hears of a commit, and when: what follows an answer begins while others are still answered."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 
 import pytest
 
-from standby.core.model import Change, EventKind
+from standby.core import lifecycle as life
+from standby.core.model import Change, EventKind, Trigger
 from standby.store.commit import MANY, MOST_CHANGES, GroupCommit
 from standby.store.contract import Answer, Verdict
 from standby.store.entry import Entry, Prepared
-from tests import make
+from tests import make, rows
 
 pytestmark = pytest.mark.anyio
 
+_numbers = itertools.count(1)
+
 
 class Saving:
-    """An engine that saves everything, a turn later."""
+    """An engine that saves everything, a turn later, or when it may."""
 
     def __init__(self) -> None:
         self.batches: list[list[EventKind]] = []
+        self.ready: list[Sequence[Entry]] = []
+        self.ready_when_sent: list[bool] = []
+        self.may = asyncio.Event()
+        self.may.set()
+        self.error: Exception | None = None
 
     def prepare(self, batch: Sequence[Entry]) -> Prepared:
+        if self.error is not None:
+            raise self.error
+        self.ready.append(batch)
         return {}, batch, None
 
     async def commit(
         self, batch: Sequence[Entry], *, together: bool = False, prepared: Prepared | None = None
     ) -> Sequence[Verdict]:
         self.batches.append([one.change.kind for one in batch])
+        self.ready_when_sent.append(prepared is not None and prepared[1] == batch)
+        if self.error is not None and len(batch) >= MANY:
+            raise self.error
         await asyncio.sleep(0)
+        await self.may.wait()
         return [Verdict(Answer.SAVED, place) for place, _ in enumerate(batch, 1)]
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
@@ -94,3 +110,86 @@ async def test_what_was_decided_together_is_not_torn_apart_for_what_came_before_
     sizes = [MOST_CHANGES // 2, MOST_CHANGES // 2 + 1, MOST_CHANGES // 2 - 1]
     await asyncio.gather(*(commit.save([make.submit() for _ in range(size)]) for size in sizes))
     assert [len(batch) for batch in engine.batches] == [sizes[0], sizes[1] + sizes[2]]
+
+
+def _claims(count: int) -> list[Change]:
+    """A leader's claims, each of a slot of its own."""
+    claims: list[Change] = []
+    for _ in range(count):
+        number = next(_numbers)
+        order, slot = rows.order(id=f"order-{number}"), rows.slot(number)
+        cause = rows.cause(Trigger.ADMIT, id=f"change-{number}", lease=("local", 1))
+        claims.append(life.claim(cause, order, rows.spec(order_id=order.id), slot, rows.pool(), rows.host(), 2_000))
+    return claims
+
+
+async def _turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_many_moves_that_wait_are_made_ready_while_a_commit_is_under_way() -> None:
+    engine = Saving()
+    commit = GroupCommit(engine, lambda _: None)
+    engine.may.clear()
+    first = asyncio.create_task(commit.save(_claims(1)))
+    await _turns()
+    second = asyncio.create_task(commit.save(_claims(MANY)))
+    await _turns()
+    assert [len(batch) for batch in engine.ready] == [MANY]
+    late = asyncio.create_task(commit.save(_claims(2)))
+    await _turns()
+    assert len(engine.batches) == 1, "it is made ready, not sent"
+    engine.may.set()
+    assert [len(await each) for each in (first, second, late)] == [1, MANY, 2]
+    assert [len(batch) for batch in engine.batches] == [1, MANY, 2], "who comes later does not join it"
+    assert engine.ready_when_sent == [False, True, False]
+
+
+@pytest.mark.parametrize("beside", [[], [make.submit()]])
+async def test_changes_of_which_more_may_come_are_not_made_ready_before_their_turn(beside: list[Change]) -> None:
+    engine = Saving()
+    commit = GroupCommit(engine, lambda _: None)
+    engine.may.clear()
+    saves = [asyncio.create_task(commit.save(_claims(1)))]
+    await _turns()
+    saves += [asyncio.create_task(commit.save(beside))] if beside else []
+    saves.append(asyncio.create_task(commit.save(_claims(MANY if beside else MANY - 1))))
+    await _turns()
+    assert not engine.ready
+    saves.append(asyncio.create_task(commit.save([make.submit()])))
+    await _turns()
+    engine.may.set()
+    await asyncio.gather(*saves)
+    assert [len(batch) for batch in engine.batches] == [1, MANY if not beside else MANY + 2], "they share a commit"
+
+
+async def test_a_batch_that_cannot_be_made_ready_tells_why_at_its_turn_and_the_next_one_goes_on() -> None:
+    engine = Saving()
+    commit = GroupCommit(engine, lambda _: None)
+    engine.may.clear()
+    saves = [asyncio.create_task(commit.save(_claims(1)))]
+    await _turns()
+    engine.error = ValueError("a value that no database takes")
+    saves.append(asyncio.create_task(commit.save(_claims(MANY))))
+    await _turns()
+    saves.append(asyncio.create_task(commit.save([make.submit()])))
+    engine.may.set()
+    assert len(await saves[0]) == 1
+    with pytest.raises(ValueError, match="no database takes"):
+        await saves[1]
+    assert len(await saves[2]) == 1
+
+
+async def test_the_next_batch_is_sent_before_anybody_is_told_of_the_last_one() -> None:
+    engine, told = Saving(), list[int]()
+    commit = GroupCommit(engine, lambda _: told.append(len(engine.batches)))
+    engine.may.clear()
+    saves = [asyncio.create_task(commit.save([make.submit()]))]
+    await _turns()
+    saves.append(asyncio.create_task(commit.save([make.submit()])))
+    await _turns()
+    assert len(engine.batches) == 1, "one is under way, one waits"
+    engine.may.set()
+    await asyncio.gather(*saves)
+    assert told == [2, 2]

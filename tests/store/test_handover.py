@@ -1,5 +1,6 @@
 """A slot changes hands in one commit, on both engines: the end that lets it go and the claim that takes it."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,7 +11,7 @@ from sim.fold import fold
 from standby.core import lifecycle as life
 from standby.core.model import Change, Order, OrderState, Reason, Slot, Trigger
 from standby.core.sighting import Exit
-from standby.store.commit import MOST_CHANGES
+from standby.store.commit import MANY, MOST_CHANGES
 from standby.store.contract import Answer, Store, Verdict
 from standby.store.entry import entry
 from standby.store.hot import Hot
@@ -331,3 +332,31 @@ async def test_a_key_that_is_held_by_somebody_whose_end_is_refused_is_not_claime
     verdicts = await store.save([house.end(claimed, slots[0]), house.claim(orders[1], slots[1])])
 
     assert _answers(verdicts) == [Answer.CONFLICT, Answer.FULL]
+
+
+async def test_a_batch_that_was_made_ready_before_its_turn_gets_its_exact_verdicts(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(slots=MANY, orders=MANY)
+    claims = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=True)]
+    ends = [house.end(claim, slot) for claim, slot in zip(claims, slots, strict=True)]
+    gone = claims[7].order
+    assert gone is not None
+    ends[7] = house.end(replace(claims[7], order=replace(gone, version=gone.version + 3)), slots[7])
+    made = asyncio.Queue[int]()
+    prepare: Any = store.prepare  # type: ignore[attr-defined]
+
+    def noted(batch: Sequence[Any]) -> Any:
+        made.put_nowait(len(batch))
+        return prepare(batch)
+
+    store.prepare = noted  # type: ignore[attr-defined]
+    first = asyncio.create_task(store.save(claims))
+    assert await asyncio.wait_for(made.get(), 10) == MANY
+    second = asyncio.create_task(store.save(ends))
+    assert await asyncio.wait_for(made.get(), 10) == MANY
+    assert not first.done(), "its values were made while the first commit was under way"
+    assert all(verdict.saved for verdict in await first)
+    found = [verdict.answer for verdict in await second]
+    assert [answer for answer in found if answer is not Answer.SAVED] == [found[7]] == [Answer.CONFLICT]
+    assert await store.counts() == {("default", OrderState.PREPARING): 1}
+    assert house.commits == 2

@@ -150,7 +150,8 @@ class Hands:
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
         try:
             await call
-            self._unanswered.pop(slot, None)
+            if self._unanswered:
+                self._unanswered.pop(slot, None)
         except (Unreachable, TimeoutError) as error:
             if self._unanswered.get(slot) != str(error):  # once: it is asked again in each step
                 log.info("driver call without an answer", slot=slot, error=str(error))

@@ -209,11 +209,13 @@ class Mirror:
 
     def send(self, change: Change) -> None:
         """Lay a change over the rows that is yet to be saved."""
-        was = change.order_was
-        if was is not None and was.id in self.opened and change.order is not None and change.order.state not in OPEN:
-            self.ending[was.id] = was
-            del self.opened[was.id]  # here, so that its place in a limit is given back when it is settled
-        self.apply(change)
+        was, now = change.order_was, change.order
+        if was is None or now is None or now.state in OPEN or was.id not in self.opened:
+            self.apply(change)
+            return
+        self.ending[was.id] = was
+        del self.opened[was.id]  # here, so that its place in a limit is given back when it is settled
+        self._apply_slot(change)
 
     def _apply_order(self, change: Change) -> None:
         order, was = change.order, change.order_was

@@ -8,7 +8,7 @@ repeated.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import structlog
 
@@ -57,7 +57,7 @@ class Call:
 
     def __init__(self, entries: list[Entry], whole: "asyncio.Future[Sequence[Outcome]]", *, together: bool) -> None:
         self.entries, self.whole, self.together = entries, whole, together
-        self.moves = not together and all([one.hot in MOVES and one.asked_in is None for one in entries])
+        self.moves = not together and all(one.hot in MOVES and one.asked_in is None for one in entries)
         """Whether it is only a leader's own moves of orders that are there, which tell nobody anything."""
         self.left = entries
         """What is still to be written."""
@@ -182,11 +182,13 @@ class GroupCommit:
         """Make the next batch ready, if many moves wait: in a drain the database would wait for it. Other changes are
         not many yet when the first ones wait."""
         self._preparing = False
-        moves = all([call.moves for call in self._waiting])
+        moves = all(call.moves for call in self._waiting)
         if self._next is None and moves and sum([len(call.left) for call in self._waiting]) >= MANY:
             batch = next_batch(self._waiting)
-            self._next = batch, None  # if it cannot be made ready, its turn tells why
-            self._next = batch, self._engine.prepare(_entries(batch))
+            try:
+                self._next = batch, self._engine.prepare(_entries(batch))
+            except Exception:  # noqa: BLE001  its turn tells why
+                self._next = batch, None
 
     async def _write_all(self) -> None:
         while self._next is not None or self._waiting:
@@ -211,7 +213,7 @@ class GroupCommit:
         _answer(first)
         if later:
             asyncio.get_running_loop().call_soon(_answer, later)
-        if not all([call.moves for call, _ in batch]):
+        if not all(call.moves for call, _ in batch):
             self._tell(_entries(batch), outcomes)
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
@@ -333,7 +335,6 @@ def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> Sequence[Verdict]:
-    verdicts = [outcome for outcome in outcomes if isinstance(outcome, Verdict)]
-    if len(verdicts) < len(outcomes):
+    if set(map(type, outcomes)) != {Verdict}:
         raise next(outcome for outcome in outcomes if isinstance(outcome, Exception))
-    return verdicts
+    return cast(Sequence[Verdict], outcomes)

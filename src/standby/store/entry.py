@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import repeat
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
@@ -124,7 +125,7 @@ def in_order(kinds: Kinds) -> list[Entry]:
 
 def in_turn(batch: Sequence[Entry], written: Sequence[Entry], before: int) -> Sequence[Verdict]:
     """The verdicts of a batch of which all was written, in this order, behind event `before`."""
-    saved = [Verdict(SAVED, seq) for seq in range(before + 1, before + len(written) + 1)]
+    saved = list(map(Verdict, repeat(SAVED), range(before + 1, before + len(written) + 1)))
     if written == batch:  # as a rule: a leader saves ends and then claims
         return saved
     seqs = dict(zip((one.change.id for one in written), saved, strict=True))

@@ -169,7 +169,7 @@ class PostgresStore(Sweeps):
                 return await self._save_others(batch, together=True)
             except _HeldBack as held:
                 return held_back(verdicts(*held.answers))
-        if all([one.hot is None for one in batch]):
+        if all(one.hot is None for one in batch):
             return await self._save_others(batch)
         lone = lone_call(batch, self._hint(batch)) if prepared is None else None
         if lone is not None and (before := (await self._call(*lone))[0]) is not None:
