@@ -219,4 +219,4 @@ def settle_interpreter() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 20, 100)
-    sys.setswitchinterval(0.0002)
+    sys.setswitchinterval(0.00005)
