@@ -5,7 +5,6 @@ A function takes the rows as they were read and returns a `Change`; `save` write
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final, TypedDict, Unpack
 
 from msgspec import Struct
@@ -295,7 +294,7 @@ def finish(
         at=cause.at,
         trigger=cause.trigger,
         actor=cause.actor,
-        guards=_led(cause.lease),
+        guards=Guards(lease=cause.lease),
         order_was=order,
         order=after,
         run=run,
@@ -416,18 +415,12 @@ def _order(
         at=cause.at,
         trigger=cause.trigger,
         actor=cause.actor,
-        guards=guards or _led(cause.lease),
+        guards=guards or Guards(lease=cause.lease),
         order_was=was,
         order=after,
         note=note,
         columns=columns,
     )
-
-
-@lru_cache(100)
-def _led(lease: tuple[str, int] | None) -> Guards:
-    """What guards the moves of one leader."""
-    return Guards(lease=lease)
 
 
 def check_move(moves: Moves, kind: EventKind, noun: str, name: str, was: str | None, to: str | None) -> None:
