@@ -1,6 +1,7 @@
 from enum import StrEnum
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec import NODEFAULT, Struct
 from msgspec.structs import fields
@@ -47,6 +48,46 @@ SUBJECTS: dict[EventKind, tuple[str, Struct, str, str | None]] = {
     EventKind.PROJECT_APPLIED: ("project", PROJECT, "a", "open"),
     EventKind.SCHEDULE_ADDED: ("schedule", SCHEDULE, "nightly", "open"),
 }
+
+
+def test_what_is_not_stored_of_a_spec_means_for_ever_what_it_meant_when_it_was_stored() -> None:
+    short = msgspec.json.encode(model.Spec(order_id="x"))
+    assert short == b'{"order_id":"x"}'
+    retry = {
+        "retries": 3,
+        "base_ms": 5_000,
+        "factor": 2.0,
+        "cap_ms": 300_000,
+        "retry_on": (),
+        "no_retry_on": (),
+        "retry_errors": (),
+        "fatal_errors": (),
+    }
+    assert msgspec.structs.asdict(msgspec.json.decode(short, type=model.Spec)) == {
+        "order_id": "x",
+        "command": (),
+        "script": None,
+        "env_names": (),
+        "payload": "null",
+        "labels": {},
+        "priority": 100,
+        "queue_timeout_ms": 300_000,
+        "start_timeout_ms": 1_500_000,
+        "run_timeout_ms": 3_600_000,
+        "stop_grace_ms": 30_000,
+        "retry": Retry(**retry),  # type: ignore[arg-type]
+        "not_before": None,
+        "dedupe_key": None,
+        "rerun_of": None,
+        "submitted_by": "admin",
+        "schedule": None,
+        "tick_at": None,
+        "concurrency_key": None,
+        "on_conflict": "wait",
+        "urgent": False,
+        "cpus": None,
+    }
+    assert msgspec.structs.asdict(Retry()) == retry
 
 
 @pytest.mark.parametrize("kind", SUBJECTS)

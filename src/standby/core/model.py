@@ -137,8 +137,9 @@ class Order(Struct, frozen=True, kw_only=True):
     """Processors it takes; null is what its pool says."""
 
 
-class Spec(Struct, frozen=True, kw_only=True):
-    """The part of an order that never changes, stored beside it. Env values are elsewhere, sealed."""
+class Spec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The part of an order that never changes, stored beside it. Env values are elsewhere, sealed. What is the default
+    is not stored: another default would change the orders that are there."""
 
     order_id: str
     command: tuple[str, ...] = ()
