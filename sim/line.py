@@ -10,7 +10,8 @@ from standby.store.commit import Unsure, Violated
 from standby.store.contract import StoreDown, Verdict
 from standby.store.entry import Entry, Prepared
 from standby.store.migrate import migrate_sqlite
-from standby.store.sqlite import Inline, SqliteStore
+from standby.store.sqlite import SqliteStore
+from standby.store.sqlite_lines import Inline
 
 
 class Watcher(Protocol):

@@ -21,7 +21,8 @@ _numbers = itertools.count(1)
 class Saving:
     """An engine that saves everything, a turn later, or when it may."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, sends_ahead: bool = False) -> None:
+        self.sends_ahead = sends_ahead
         self.batches: list[list[EventKind]] = []
         self.ready: list[Sequence[Entry]] = []
         self.ready_when_sent: list[bool] = []
@@ -144,6 +145,55 @@ async def test_many_moves_that_wait_are_made_ready_while_a_commit_is_under_way()
     assert [len(await each) for each in (first, second, late)] == [1, MANY, 2]
     assert [len(batch) for batch in engine.batches] == [1, MANY, 2], "who comes later does not join it"
     assert engine.ready_when_sent == [False, True, False]
+
+
+async def test_many_moves_are_sent_behind_the_commit_under_way_where_the_engine_writes_them_in_turn() -> None:
+    engine = Saving(sends_ahead=True)
+    commit = GroupCommit(engine, lambda _: None)
+    engine.may.clear()
+    saves = [asyncio.create_task(commit.save(_claims(1)))]
+    await _turns()
+    for size in (MANY, MANY + 1, MANY + 2):
+        saves.append(asyncio.create_task(commit.save(_claims(size))))
+        await _turns()
+    assert [len(batch) for batch in engine.batches] == [1, MANY], "one is written, one waits there, the others here"
+    engine.may.set()
+    assert [len(await save) for save in saves] == [1, MANY, MANY + 1, MANY + 2]
+    assert [len(batch) for batch in engine.batches] == [1, MANY, 2 * MANY + 3]
+    assert engine.ready_when_sent == [False, True, True]
+
+
+async def test_a_batch_sent_ahead_that_fails_is_told_to_those_who_wait_for_it_and_the_next_one_goes_on() -> None:
+    engine = Saving(sends_ahead=True)
+    commit = GroupCommit(engine, lambda _: None)
+    engine.may.clear()
+    saves = [asyncio.create_task(commit.save(_claims(1)))]
+    await _turns()
+    engine.error = OSError("the disk is gone")
+    saves.append(asyncio.create_task(commit.save(_claims(MANY))))
+    await _turns()
+    engine.error = None
+    saves.append(asyncio.create_task(commit.save(_claims(2))))
+    engine.may.set()
+    with pytest.raises(OSError, match="the disk is gone"):
+        await saves[1]
+    assert [len(await save) for save in (saves[0], saves[2])] == [1, 2]
+
+
+async def test_a_store_that_closes_waits_for_a_batch_that_was_sent_ahead() -> None:
+    engine = Saving(sends_ahead=True)
+    commit = GroupCommit(engine, lambda _: None)
+    engine.may.clear()
+    saves = []
+    for size in (1, MANY):
+        saves.append(asyncio.create_task(commit.save(_claims(size))))
+        await _turns()
+    closing = asyncio.create_task(commit.close())
+    await _turns()
+    assert (len(engine.batches), closing.done()) == (2, False)
+    engine.may.set()
+    await closing
+    assert all(save.done() for save in saves)
 
 
 @pytest.mark.parametrize("beside", [[], [make.submit()]])

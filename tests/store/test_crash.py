@@ -64,7 +64,7 @@ STOP_HALFWAY = """
 import sys
 from pathlib import Path
 from standby.store.entry import entry
-from standby.store.sqlite import open_connection
+from standby.store.sqlite_lines import open_connection
 from standby.store.sqlite_commit import Batch
 from tests import make
 

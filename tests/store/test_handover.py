@@ -334,14 +334,14 @@ async def test_a_key_that_is_held_by_somebody_whose_end_is_refused_is_not_claime
     assert _answers(verdicts) == [Answer.CONFLICT, Answer.FULL]
 
 
-async def test_a_batch_that_was_made_ready_before_its_turn_gets_its_exact_verdicts(store: Store) -> None:
-    house = House(store)
-    slots, orders = await house.open(slots=MANY, orders=MANY)
-    claims = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=True)]
-    ends = [house.end(claim, slot) for claim, slot in zip(claims, slots, strict=True)]
-    gone = claims[7].order
-    assert gone is not None
-    ends[7] = house.end(replace(claims[7], order=replace(gone, version=gone.version + 3)), slots[7])
+def _later(claim: Change) -> Change:
+    """The claim as if its order had changed since."""
+    assert claim.order is not None
+    return replace(claim, order=replace(claim.order, version=claim.order.version + 3))
+
+
+def _made_ready(store: Store) -> asyncio.Queue[int]:
+    """How many changes each batch has that is made ready from now on."""
     made = asyncio.Queue[int]()
     prepare: Any = store.prepare  # type: ignore[attr-defined]
 
@@ -350,6 +350,16 @@ async def test_a_batch_that_was_made_ready_before_its_turn_gets_its_exact_verdic
         return prepare(batch)
 
     store.prepare = noted  # type: ignore[attr-defined]
+    return made
+
+
+async def test_a_batch_that_was_made_ready_before_its_turn_gets_its_exact_verdicts(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(slots=MANY, orders=MANY)
+    claims = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=True)]
+    ends = [house.end(claim, slot) for claim, slot in zip(claims, slots, strict=True)]
+    ends[7] = house.end(_later(claims[7]), slots[7])
+    made = _made_ready(store)
     first = asyncio.create_task(store.save(claims))
     assert await asyncio.wait_for(made.get(), 10) == MANY
     second = asyncio.create_task(store.save(ends))
@@ -359,3 +369,23 @@ async def test_a_batch_that_was_made_ready_before_its_turn_gets_its_exact_verdic
     assert [answer for answer in found if answer is not Answer.SAVED] == [found[7]] == [Answer.CONFLICT]
     assert await store.counts() == {("default", OrderState.PREPARING): 1}
     assert house.commits == 2
+
+
+async def test_claims_behind_ends_that_are_being_saved_get_their_exact_verdicts(store: Store) -> None:
+    house = House(store)
+    slots, orders = await house.open(slots=MANY, orders=2 * MANY)
+    claims = [house.claim(order, slot) for order, slot in zip(orders, slots, strict=False)]
+    await store.save(claims)
+    ends = [house.end(claim, slot) for claim, slot in zip(claims, slots, strict=True)]
+    ends[7] = house.end(_later(claims[7]), slots[7])
+    nexts = [house.claim(order, _slot(end)) for order, end in zip(orders[MANY:], ends, strict=True)]
+    made = _made_ready(store)
+    first = asyncio.create_task(store.save(ends))
+    assert await asyncio.wait_for(made.get(), 10) == MANY
+    second = asyncio.create_task(store.save(nexts))
+    for saving in (first, second):
+        refused = [place for place, verdict in enumerate(await saving) if not verdict.saved]
+        assert refused == [7], "what builds on an end that was refused is refused, and nothing else"
+    assert await store.counts() == {("default", OrderState.PREPARING): MANY, ("default", OrderState.PENDING): 1}
+    folded = fold(await store.events(0, 10_000))
+    assert folded.slots == {slot.name: slot for slot in await store.slots()}

@@ -193,7 +193,7 @@ async def test_sqlite_writes_a_batch_of_hot_changes_by_one_statement(tmp_path: P
     said: list[str] = []
 
     def heard(cursor: apsw.Cursor, sql: str, bindings: object) -> bool:
-        said.append(sql.partition(" ")[0])
+        said.append(sql.split()[0])
         return True
 
     writer: apsw.Connection = store._main.writer
@@ -201,5 +201,5 @@ async def test_sqlite_writes_a_batch_of_hot_changes_by_one_statement(tmp_path: P
     await store.save([*ends, *map(make.submit, [make.order() for _ in range(5)])])
     writer.exec_trace = None
 
-    assert said == ["insert", "select"]
+    assert said == ["insert"]
     await store.close()

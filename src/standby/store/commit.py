@@ -8,6 +8,7 @@ repeated.
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Protocol, cast
 
 import structlog
@@ -37,6 +38,9 @@ class Unsure(Exception):
 
 class Engine(Protocol):
     """What group commit needs of a database."""
+
+    sends_ahead: bool
+    """Whether a batch may be sent while the one before is under way: it is written behind it."""
 
     def prepare(self, batch: Sequence[Entry]) -> Prepared:
         """What `commit` makes of a batch before it sends it, for whoever has the time before its turn."""
@@ -83,7 +87,7 @@ Answered = tuple[Call, Sequence[Entry], Sequence[Outcome]]
 def next_batch(waiting: deque[Call]) -> list[Part]:
     """Take what fits into one transaction; a change that touches a row of an earlier one stays, in its place. Only a
     claim may follow the end that lets its slot go, and the submit of its order: claims are written after both."""
-    if waiting and waiting[0].together:
+    if waiting and (waiting[0].together or (len(waiting) == 1 and _apart(waiting[0]))):
         call = waiting.popleft()
         return [(call, call.left)]
     batch: list[Part] = []
@@ -129,6 +133,17 @@ def next_batch(waiting: deque[Call]) -> list[Part]:
     return batch
 
 
+def _apart(call: Call) -> bool:
+    """Whether it is a leader's moves alone, which fit and touch different rows, but for the slots they hand over: as a
+    rule they do, and it is told in a fifth of the time that a look at each of them takes."""
+    if not call.moves or len(call.left) > MOST_CHANGES or sum([one.size for one in call.left]) > MOST_BYTES:
+        return False
+    keys = list(chain.from_iterable([one.writes for one in call.left]))
+    claimed = {slot for one in call.left if (slot := one.claims) is not None}
+    handed = claimed.intersection([one.lets_go for one in call.left])
+    return len(keys) == len(set(keys)) + len(handed)
+
+
 class GroupCommit:
     """The one writer of a store in this process."""
 
@@ -145,6 +160,8 @@ class GroupCommit:
         self._waiting: deque[Call] = deque()
         self._next: tuple[list[Part], Prepared | None] | None = None
         """The batch whose turn is next, made ready while another one is under way."""
+        self._sent: asyncio.Task[Sequence[Outcome]] | None = None
+        """Its outcomes, where it was sent already."""
         self._preparing = False
         self._writer: asyncio.Task[None] | None = None
         self._closed = False
@@ -185,19 +202,25 @@ class GroupCommit:
         moves = all(call.moves for call in self._waiting)
         if self._next is None and moves and sum([len(call.left) for call in self._waiting]) >= MANY:
             batch = next_batch(self._waiting)
+            entries = _entries(batch)
             try:
-                self._next = batch, self._engine.prepare(_entries(batch))
+                self._next = batch, self._engine.prepare(entries)
             except Exception:  # noqa: BLE001  its turn tells why
                 self._next = batch, None
+            if self._engine.sends_ahead:
+                self._sent = asyncio.create_task(self._settle(entries, self._next[1]), name="store writer ahead")
 
     async def _write_all(self) -> None:
         while self._next is not None or self._waiting:
             batch, prepared = self._next or (next_batch(self._waiting), None)
-            self._next = None
+            sent, self._next, self._sent = self._sent, None, None
             entries = _entries(batch)
             try:
-                if batch[0][0].together:
-                    outcomes: Sequence[Outcome] = await self._settle_together(entries)
+                if sent is not None:
+                    asyncio.get_running_loop().call_soon(self._prepare)
+                    outcomes: Sequence[Outcome] = await sent
+                elif batch[0][0].together:
+                    outcomes = await self._settle_together(entries)
                 else:
                     outcomes = await self._settle(entries, prepared)
             except Exception as error:  # noqa: BLE001  whoever waits for these changes is told; the next ones go on

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from standby.core.model import Change, EventKind, Host, Json, Order, Place, Pool, Project, Schedule, Slot, Trigger
 from standby.store.contract import SAVED, Verdict, Work
-from standby.store.hot import CLAIM, END, ESCAPED, MOVES, READY, SUBMIT, Hot, hot_move, is_submit
+from standby.store.hot import CLAIM, END, ESCAPE, ESCAPED, MOVES, READY, SUBMIT, Hot, hot_move, is_submit
 from standby.store.rows import told
 
 Places = tuple[tuple[str, Place | None, Place | None], ...]
@@ -179,7 +179,7 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
         return None
     kind, told_of = hot
     data = encode(told_of).decode()
-    if ESCAPED in data:
+    if ESCAPE in data and ESCAPED in data:
         return None
     claims = now.slot if kind is CLAIM else None
     lets_go = was.slot if kind is END else None

@@ -14,8 +14,9 @@ from standby.core.model import Change, EventKind, Guards, Idempotency, Json, Ord
 SEPARATOR: Final = "\x1f"
 NOTHING: Final = "\x1e"
 """Between and for values on their way to the database: a change whose texts hold them is not hot."""
-ESCAPED: Final = "\\u001"
-"""How both stand in JSON."""
+ESCAPE: Final = "\\"
+ESCAPED: Final = f"{ESCAPE}u001"
+"""How both stand in JSON; the one letter is found ten times as fast, and is hardly ever there."""
 
 
 class Hot(StrEnum):

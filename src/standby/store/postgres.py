@@ -88,6 +88,7 @@ class PostgresStore(Sweeps):
     dialect = DIALECT
     purged = sweep.PURGED_POSTGRES
     kind = "postgres"
+    sends_ahead = False
 
     def __init__(self, url: str, reading: Any, beside: Any, *, hints: bool, offset: Callable[[], int]) -> None:
         self.hints = Hints(on=hints)

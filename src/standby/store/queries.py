@@ -154,8 +154,11 @@ join specs s on s.order_id = head.id
 order by head.rank, head.id
 """.replace("{head}", _ready("head"))
 
+# as one JSON text: what a thread reads row by row, it waits for the interpreter at each of them
 CANDIDATES_AFTER_SQLITE: Final = """
-select s.body, {order} from json_each($5) p join json_each($6) r on r.key = p.key join json_each($7) i on i.key = p.key
+select '[' || coalesce(group_concat(row), '') || ']' from (
+select json_array(s.body, {order}) as row
+from json_each($5) p join json_each($6) r on r.key = p.key join json_each($7) i on i.key = p.key
 cross join orders o cross join specs s
 where o.id in (
     select h.id from orders h where h.pool = $1 and h.project = p.value and h.rank is not null
@@ -166,7 +169,7 @@ where o.id in (
                     or k.pool = h.pool and k.rank is not null and (k.rank, k.id) < (h.rank, h.id))))
     order by h.rank, h.id limit $2)
     and s.order_id = o.id
-order by o.rank, o.id
+order by o.rank, o.id)
 """.replace("{order}", _ready("o"))
 
 # expired: ready orders that waited longer than they were willing to, oldest first. $4 lists projects that are left out:

@@ -1,17 +1,13 @@
 """The embedded store: SQLite in WAL mode, one writer thread, a reader of its own, logs in a second file."""
 
-import asyncio
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import apsw
-from msgspec.json import encode
+from msgspec.json import Decoder, encode
 from msgspec.structs import astuple
 
 from standby.core.model import Change, Lease
@@ -24,14 +20,13 @@ from standby.store.migrate import migrate_sqlite
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
 from standby.store.sqlite_hot import SCHEMA, hot_parameters, save_hot
+from standby.store.sqlite_lines import Inline, Lines, Threads, Work, fetch
 from standby.store.sweep import Step, Sweeps
 
 T = TypeVar("T")
-Work = Callable[[apsw.Connection], T]
+Read = Callable[[str, Sequence[Param]], Awaitable[Sequence[Row]]]
 
-BUSY_MS: Final = 30_000
-READ_BUSY_MS: Final = 1_000
-_LIST: Final = re.compile(r"= any \(cast\(\$([0-9]+) as text\[\]\)\)")
+_rows = Decoder(list[list[Any]])
 
 DIALECT: Final = Dialect(
     candidates=queries.CANDIDATES_SQLITE,
@@ -61,81 +56,13 @@ def clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Lines(Protocol):
-    """The connections to one database file."""
-
-    writer: apsw.Connection
-
-    async def write(self, work: Work[T]) -> T:
-        """Run a whole transaction where the writer lives."""
-
-    async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-        """Run one reading statement."""
-
-    def close(self) -> None: ...
-
-
-class Threads:
-    """A file: one writer thread, and a reader.
-
-    The writer's queue is first in, first out; group commit has at most one batch in it, so a lease renewal never waits
-    for more than the batch under way. Short reads are done on the spot: in WAL mode they wait for nobody, and a trip
-    through a thread costs many times what they do. Long ones (logs) have a thread of their own.
-    """
-
-    def __init__(self, path: Path, *, synchronous: str, long_reads: bool) -> None:
-        self.writer = open_connection(path, synchronous=synchronous)
-        self._writing = ThreadPoolExecutor(1, thread_name_prefix="standby-writer")
-        self._reading = ThreadPoolExecutor(1, thread_name_prefix="standby-reader") if long_reads else None
-        self._reader: apsw.Connection | None = None
-        self._path = path
-
-    def open_reader(self) -> None:
-        """After the schema is there."""
-        self._reader = apsw.Connection(str(self._path), flags=apsw.SQLITE_OPEN_READONLY)
-        self._reader.set_busy_timeout(READ_BUSY_MS)
-
-    async def write(self, work: Work[T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._writing, work, self.writer)
-
-    async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-        assert self._reader is not None, "the schema was not opened"
-        if self._reading is None:
-            await asyncio.sleep(0)  # a loop of reads must not keep everybody else from their turn
-            return _fetch(self._reader, sql, params)
-        return await asyncio.get_running_loop().run_in_executor(self._reading, _fetch, self._reader, sql, params)
-
-    def close(self) -> None:
-        if self._reading is not None:
-            self._reading.shutdown()
-        self._writing.shutdown()
-        if self._reader is not None:
-            self._reader.close()
-        self.writer.close()
-
-
-class Inline:
-    """A database in memory, used where the caller is: no threads, every call done when it returns."""
-
-    def __init__(self) -> None:
-        self.writer = apsw.Connection(":memory:")
-
-    async def write(self, work: Work[T]) -> T:
-        return work(self.writer)
-
-    async def read(self, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-        return _fetch(self.writer, sql, params)
-
-    def close(self) -> None:
-        self.writer.close()
-
-
 class SqliteStore(Sweeps):
     """The store contract on SQLite. One server process at a time: `open_store` sees to that."""
 
     dialect = DIALECT
     purged = sweep.PURGED_SQLITE
     kind = "sqlite"
+    sends_ahead = True
 
     def __init__(self, main: Lines, logs: Lines, incarnation: str, *, clock: Callable[[], int], hints: bool) -> None:
         self.incarnation = incarnation
@@ -190,16 +117,20 @@ class SqliteStore(Sweeps):
         self._logs.close()
 
     async def fetch(self, sql: str, *params: Param) -> Sequence[Row]:
-        return await self._read(self._main, sql, params)
+        return await self._read(self._main.read, sql, params)
+
+    async def fetch_beside(self, sql: str, *params: Param) -> Sequence[Row]:
+        found = await self._read(self._main.read_beside, sql, params)
+        return _rows.decode(found[0][0])
 
     async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
-        return await self._read(self._logs, sql, params)
+        return await self._read(self._logs.read, sql, params)
 
-    async def _read(self, lines: Lines, sql: str, params: Sequence[Param]) -> Sequence[Row]:
+    async def _read(self, read: Read, sql: str, params: Sequence[Param]) -> Sequence[Row]:
         if self._closed:
             raise StoreDown("the store is closed")
         try:
-            return await lines.read(sql, params)
+            return await read(sql, params)
         except apsw.Error as error:
             raise StoreDown(f"the database could not be read: {error}") from error
 
@@ -234,17 +165,19 @@ class SqliteStore(Sweeps):
     ) -> Sequence[Verdict]:
         """One transaction of group commit; a batch of hot changes that are not all as they were takes two."""
         kinds, others, values = prepared or self.prepare(batch)
-        if not others:
-            last_seq = await self._main.write(lambda line: save_hot(line, values))
-            if last_seq is not None:
-                return in_turn(batch, in_order(kinds), last_seq - len(batch))
-        return await self._main.write(lambda line: sqlite_commit.commit(line, batch, together=together))
+
+        def write(connection: apsw.Connection) -> int | Sequence[Verdict]:
+            last_seq = None if others else save_hot(connection, values)
+            return sqlite_commit.commit(connection, batch, together=together) if last_seq is None else last_seq
+
+        written = await self._main.write(write)
+        return in_turn(batch, in_order(kinds), written - len(batch)) if isinstance(written, int) else written
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
         """Which changes of a batch are in the history. Asked on the writer, so nothing can be under way."""
         subjects = [one.change.subject for one in batch]
         ids = [one.change.id for one in batch]
-        found = await self._write(self._main, lambda line: _fetch(line, queries.FOUND, (subjects, ids, 0)))
+        found = await self._write(self._main, lambda line: fetch(line, queries.FOUND, (subjects, ids, 0)))
         return {row[0]: row[1] for row in found}
 
     async def void_leases(self) -> None:
@@ -293,40 +226,19 @@ class SqliteStore(Sweeps):
             connection.executemany(APPEND_LOG, (astuple(chunk) for chunk in chunks))
             if any(chunk.bytes for chunk in chunks):
                 connection.executemany(TRIM_LOG, [(run, cap_bytes) for run in runs])
-            return _fetch(connection, queries.LOG_TAILS_SQLITE, [runs])
+            return fetch(connection, queries.LOG_TAILS_SQLITE, [runs])
 
         tails = [rows.value(LogTail, row) for row in await self._write(self._logs, append)]
         return {tail.run_id: tail for tail in tails}
 
     async def transact(self, *steps: Step, as_writer: bool = False) -> Sequence[Row]:
         """Run the steps in one transaction; the rows of the first one. Whoever writes is the writer here."""
-        first, *_ = await self._write(self._main, lambda line: [_fetch(line, sql, rest) for sql, *rest in steps])
+        first, *_ = await self._write(self._main, lambda line: [fetch(line, sql, rest) for sql, *rest in steps])
         return first
 
     async def transact_logs(self, *steps: Step) -> None:
-        await self._write(self._logs, lambda line: [_fetch(line, sql, values) for sql, *values in steps])
-
-
-def open_connection(path: Path, *, synchronous: str = "full") -> apsw.Connection:
-    """A writing connection as the store wants it."""
-    connection = apsw.Connection(str(path))
-    connection.set_busy_timeout(BUSY_MS)
-    connection.pragma("journal_mode", "wal")
-    connection.pragma("synchronous", synchronous)
-    connection.pragma("journal_size_limit", 64_000_000)
-    return connection
+        await self._write(self._logs, lambda line: [fetch(line, sql, values) for sql, *values in steps])
 
 
 def _incarnation(connection: apsw.Connection) -> str:
     return str(connection.execute(queries.INCARNATION).get)
-
-
-def _fetch(connection: apsw.Connection, sql: str, params: Sequence[Param]) -> Sequence[Row]:
-    bound = [param if isinstance(param, str | int | float | None) else encode(param).decode() for param in params]
-    return connection.execute(_text(sql), bound).fetchall()
-
-
-@cache
-def _text(sql: str) -> str:
-    """A text as SQLite takes it."""
-    return _LIST.sub(r"in (select value from json_each(?\1))", sql).replace("$", "?")

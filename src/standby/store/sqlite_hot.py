@@ -18,14 +18,15 @@ from msgspec.json import encode
 
 from standby.store.commit import Unsure
 from standby.store.entry import Entry, Kinds
-from standby.store.queries import LAST_SEQ
 
 Values = tuple[str | bytes | None, ...]
 Row = tuple[Any, ...]
 Place = tuple[int, int]
 """Where a text begins, and how many bytes it has."""
 
-SAVE_HOT: Final = "insert into hot values (?, jsonb(?), ?, jsonb(?), jsonb(?), jsonb(?), ?, ?)"
+SAVE_HOT: Final = """
+insert into hot values (?, jsonb(?), ?, jsonb(?), jsonb(?), jsonb(?), ?, ?) returning (select max(seq) from events)
+"""
 
 _GROUPS: Final = {
     "ended": (
@@ -219,8 +220,7 @@ def save_hot(connection: apsw.Connection, values: Values) -> int | None:
     """Write a whole batch: the number of its last event, or null when nothing was written because something is not as
     it was. Raises Unsure."""
     try:
-        connection.execute(SAVE_HOT, values)
-        return int(connection.execute(LAST_SEQ).get)  # still that of this batch: there is one writer
+        return int(connection.execute(SAVE_HOT, values).get)
     except (apsw.ConstraintError, apsw.TooBigError):
         return None
     except apsw.Error as error:

@@ -65,7 +65,8 @@ async def migrate(url: str) -> Status:
         from standby.store.postgres_session import migrate_postgres
 
         return await migrate_postgres(url)
-    from standby.store.sqlite import clock_ms, open_connection
+    from standby.store.sqlite import clock_ms
+    from standby.store.sqlite_lines import open_connection
 
     path = sqlite_path(url)
     with only_server(path), _in_words(path), closing(open_connection(path)) as connection:
