@@ -7,7 +7,7 @@ import asyncio
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
@@ -61,10 +61,9 @@ class Watched:
 
     async def save(self, changes: Sequence[Change]) -> Sequence[Verdict]:
         verdicts = await self._store.save(changes)
-        both = zip(changes, verdicts, strict=True)
-        ended = sum(change.kind is COMPLETED and verdict.saved for change, verdict in both)
+        ended = [verdict for change, verdict in zip(changes, verdicts, strict=True) if change.kind is COMPLETED]
         if ended:
-            self.left -= ended
+            self.left -= sum(verdict.saved for verdict in ended)
             if self.left <= 0:
                 self.done_at = time.monotonic()
                 self.done.set()
@@ -79,9 +78,9 @@ class Stamped(ScriptedDriver):
 
     began: list[tuple[float, str]]
 
-    async def start(self, slot: Slot, start: Start) -> Sighting:
+    def start(self, slot: Slot, start: Start) -> Coroutine[Any, Any, Sighting]:
         self.began.append((time.monotonic(), start.spec.payload))
-        return await super().start(slot, start)
+        return super().start(slot, start)
 
 
 class Ours:

@@ -17,20 +17,22 @@ class LogStep:
         self._tails: dict[str, LogTail] = {}
         self._ended: set[str] = set()
         """Runs that were told to be rows of history."""
-        self._silent: set[str] = set()
-        """Those of them that wrote nothing: their log is closed by the note of their end."""
+        self._silent: list[str] = []
+        """Others that wrote nothing: their log is closed by the note of their end."""
         self._unsure: set[str] = set()
         """Runs that were closed a step ago, and whose end nobody had told of."""
 
     def ended(self, run: str, silent: bool) -> None:
         """The end of this run is saved: the store need not be asked about it."""
-        (self._silent if silent else self._ended).add(run)
+        if silent:
+            self._silent.append(run)
+        else:
+            self._ended.add(run)
 
     async def step(self) -> bool:
         """Store what is new. Returns whether there was any output, so that there may be more at once."""
+        await self._forget_silent()
         kept = list(await self._driver.unstored())
-        if self._silent:
-            kept = await self._forget_silent(kept)
         known = frozenset(kept)
         self._tails = {run: tail for run, tail in self._tails.items() if run in known}
         self._ended &= known
@@ -44,16 +46,17 @@ class LogStep:
 
     async def close(self) -> None:
         """Let the platform forget the runs that wrote nothing: whoever leads next cannot know, and would store that."""
-        if self._silent:
-            await self._forget_silent(list(await self._driver.unstored()))
+        await self._forget_silent()
 
-    async def _forget_silent(self, kept: list[str]) -> list[str]:
-        silent, self._silent = self._silent, set()
-        over = [run for run in kept if run in silent and run not in self._tails]
-        if over:
-            await self._driver.forget(over)
-        self._ended |= silent
-        return [run for run in kept if run not in silent or run in self._tails]
+    async def _forget_silent(self) -> None:
+        """Before anybody asks what is kept: there may be thousands of them. One of which something is stored already is
+        carried to its end."""
+        silent, self._silent = self._silent, []
+        if self._tails:
+            self._ended.update(run for run in silent if run in self._tails)
+            silent = [run for run in silent if run not in self._tails]
+        if silent:
+            await self._driver.forget(silent)
 
     async def _carry(self, runs: list[str]) -> bool:
         for run in runs:

@@ -32,6 +32,8 @@ class Workers:
         """What was said last of open runs, where silence counts; only in a step that has asked for all of them."""
         self._asked_at = 0
         """When they were asked for: of what was said since, nothing is known."""
+        self._alike: tuple[PoolSettings | None, Making] = None, Making()
+        """Settings without workers, and what all of their slots are made from."""
         self._made: dict[str, tuple[Made, float]] = {}
         """Places that are there and wait for their worker, and since when."""
 
@@ -39,9 +41,12 @@ class Workers:
 
     def making(self, slot: Slot, settings: PoolSettings) -> Making:
         """What a slot's place is made from."""
-        template = settings.template
-        env = self._env(slot, settings) if template.worker else self._world.reach
-        return Making(template=template, memory_mb=settings.memory_mb, env=env)
+        template, memory_mb = settings.template, settings.memory_mb
+        if template.worker:
+            return Making(template=template, memory_mb=memory_mb, env=self._env(slot, settings))
+        if settings is not self._alike[0]:
+            self._alike = settings, Making(template=template, memory_mb=memory_mb, env=self._world.reach)
+        return self._alike[1]
 
     def _env(self, slot: Slot, settings: PoolSettings) -> Mapping[str, str]:
         silence = {} if settings.silence_ms is None else {work.SILENCE_S: f"{settings.silence_ms / 1000:g}"}
