@@ -2,8 +2,10 @@
 
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 from msgspec.structs import replace
 
@@ -12,9 +14,10 @@ from standby.core import lifecycle as life
 from standby.core.model import Change, Order, OrderState, Reason, Slot, Trigger
 from standby.core.sighting import Exit
 from standby.store.commit import MANY, MOST_CHANGES
-from standby.store.contract import Answer, Store, Verdict
+from standby.store.contract import Answer, Store, StoreDown, Verdict
 from standby.store.entry import entry
 from standby.store.hot import Hot
+from standby.store.sqlite import SqliteStore
 from tests import make, rows
 
 pytestmark = pytest.mark.anyio
@@ -389,3 +392,37 @@ async def test_claims_behind_ends_that_are_being_saved_get_their_exact_verdicts(
     assert await store.counts() == {("default", OrderState.PREPARING): MANY, ("default", OrderState.PENDING): 1}
     folded = fold(await store.events(0, 10_000))
     assert folded.slots == {slot.name: slot for slot in await store.slots()}
+
+
+async def test_a_disk_that_fills_up_while_batches_wait_for_each_other_makes_no_verdict_untrue(tmp_path: Path) -> None:
+    store = SqliteStore.open(tmp_path / "standby.db")
+    house = House(store)
+    slots, orders = await house.open(slots=6 * MANY, orders=6 * MANY)
+    writer: apsw.Connection = store._main.writer
+    writer.pragma("max_page_count", writer.pragma("page_count") + 14)
+    waves = [
+        [house.claim(order, slot) for order, slot in zip(orders[at : at + MANY], slots[at : at + MANY], strict=True)]
+        for at in range(0, len(orders), MANY)
+    ]
+    saves = []
+    for wave in waves:
+        saves.append(asyncio.create_task(store.save(wave)))
+        await asyncio.sleep(0)
+    answers = await asyncio.gather(*saves, return_exceptions=True)
+    writer.pragma("max_page_count", 1_000_000)
+
+    told: list[bool | None] = []
+    for wave, answer in zip(waves, answers, strict=True):
+        assert not isinstance(answer, BaseException) or isinstance(answer, StoreDown), answer
+        told += [None] * len(wave) if isinstance(answer, BaseException) else [each.saved for each in answer]
+    held = {order.id for order in (await store.holders()).values()}
+    true = [order.id in held for order in orders]
+    assert [said for said in told if said is not None] == [
+        is_true for said, is_true in zip(told, true, strict=True) if said is not None
+    ]
+    assert {True, False} == set(true), "some came before the disk was full, and some did not"
+    again = [claim for wave in waves for claim in wave if claim.subject not in held]
+    assert all(verdict.saved for verdict in await store.save(again)), "there is room again"
+    seqs = [event.seq for event in await store.events(0, 10_000)]
+    assert seqs == list(range(1, len(seqs) + 1))
+    await store.close()
