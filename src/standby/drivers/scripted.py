@@ -118,8 +118,7 @@ class ScriptedPlatform:
                 live.append(run_id)
             else:
                 del self.copies[run_id]
-                until = copy.start_until
-                self.forgotten[run_id] = (max(until, now)) + _FORGOTTEN_MS  # as max, but not a call
+                self.forgotten[run_id] = max(now, copy.start_until) + _FORGOTTEN_MS
                 self._forgotten.append(run_id)
         while self._forgotten and self.forgotten[self._forgotten[0]] < now:
             del self.forgotten[self._forgotten.popleft()]

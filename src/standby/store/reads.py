@@ -74,9 +74,9 @@ class Reads(ScheduleReads):
     async def fetch(self, sql: str, *params: Param) -> Sequence[Row]:
         """The rows of one statement, seen at one moment. Raises StoreDown."""
 
-    async def fetch_beside(self, sql: str, *params: Param) -> Sequence[Row]:
-        """The same, for what nobody waits for yet: whatever else is going on goes on."""
-        return await self.fetch(sql, *params)
+    async def fetch_ahead(self, *params: Param) -> Sequence[Row]:
+        """The rows of `candidates_after`, for which nobody waits yet: whatever else is going on goes on."""
+        return await self.fetch(self.dialect.candidates_after, *params)
 
     @abstractmethod
     async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
@@ -159,8 +159,7 @@ class Reads(ScheduleReads):
             found = await self.fetch(_brief(self.dialect.candidates, brief), pool, per_lane, *most)
         else:
             ranks, ids = [rank for rank, _ in after.values()], [order_id for _, order_id in after.values()]
-            text = self.dialect.candidates_after
-            found = await self.fetch_beside(text, pool, per_lane, *most, list(after), ranks, ids)
+            found = await self.fetch_ahead(pool, per_lane, *most, list(after), ranks, ids)
         works: list[Work] = []
         for some in range(0, len(found), SOME):
             if some:

@@ -119,8 +119,8 @@ class SqliteStore(Sweeps):
     async def fetch(self, sql: str, *params: Param) -> Sequence[Row]:
         return await self._read(self._main.read, sql, params)
 
-    async def fetch_beside(self, sql: str, *params: Param) -> Sequence[Row]:
-        found = await self._read(self._main.read_beside, sql, params)
+    async def fetch_ahead(self, *params: Param) -> Sequence[Row]:
+        found = await self._read(self._main.read_beside, self.dialect.candidates_after, params)
         return _rows.decode(found[0][0])
 
     async def fetch_logs(self, sql: str, *params: Param) -> Sequence[Row]:
