@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from typing import Any, Final, cast
 
 import uvloop
+from msgspec.json import decode
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.types import Message
 
@@ -36,12 +38,17 @@ POOL: Final = "default"
 PROJECT: Final = "default"
 PAGE: Final = 500
 MANY: Final = 1_000_000
-PATIENCE_MS: Final = 86_400_000
-"""Nobody gives up waiting while a long queue is measured."""
 GATES: Final[Mapping[str, Any]] = {
     "hosts": {HOST: {"driver": "scripted", "memory_mb": MANY, "starts_max": MANY}},
     "projects": {f"p{number}": {"running_max": MANY, "weight": number + 1, "queue_max": MANY} for number in range(4)},
 }
+SPEC: Final = decode(
+    b'{"order_id": "", "command": ["true"], "queue_timeout_ms": 86400000, "start_timeout_ms": 1500000,'
+    b' "run_timeout_ms": 3600000, "stop_grace_ms": 30000, "retry": {"base_ms": 5000, "cap_ms": 300000}}',
+    type=Spec,
+)
+"""What an order without wishes of its own has from its pool, as the API takes it in. Nobody gives up waiting while a
+long queue is measured."""
 JSON: Final = [(b"content-type", b"application/json")]
 COMPLETED: Final = EventKind.ORDER_COMPLETED
 
@@ -171,8 +178,7 @@ class Ours:
             state_since=cause.at,
             concurrency_key=order_id if keys else None,
         )
-        spec = Spec(order_id=order_id, command=("true",), queue_timeout_ms=PATIENCE_MS)
-        return lifecycle.submit(cause, order, spec, pool, None, None)
+        return lifecycle.submit(cause, order, replace(SPEC, order_id=order_id), pool, None, None)
 
 
 async def main(url: str, slots: int, *, gates: bool) -> None:

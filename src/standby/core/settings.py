@@ -73,7 +73,7 @@ class PressureLimits(Struct, frozen=True, kw_only=True):
     """With less free disk it is critical."""
 
 
-class Retry(Struct, frozen=True, kw_only=True):
+class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When a failed run is followed by another one."""
 
     retries: int = 3
