@@ -183,6 +183,17 @@ async def test_texts_of_an_order_arrive_as_they_are(store: Store, text: str) -> 
     assert [verdict.order_id for verdict in await store.save([make.submit(key=f"i{text}")])] == [order.id]
 
 
+async def test_a_batch_is_numbered_behind_what_was_written_otherwise_since_the_last_one(store: Store) -> None:
+    old = make.submit()
+    cancel = make.cancel(make.saved_order(old))
+    seqs = [await store.save([old]), await store.save([cancel]), await store.save([make.submit()])]
+    seqs += [await store.purge([life.purge(rows.cause(), make.saved_order(cancel), None)])]
+    seqs += [await store.save([make.submit(), make.submit()]), await store.save([make.submit()])]
+
+    assert [verdict.seq for verdicts in seqs for verdict in verdicts] == [1, 2, 3, 4, 5, 6, 7]
+    assert [event.seq for event in await store.events(0, 10)] == [3, 4, 5, 6, 7]
+
+
 async def test_sqlite_writes_a_batch_of_hot_changes_by_one_statement(tmp_path: Path) -> None:
     store = SqliteStore.open(tmp_path / "standby.db")
     house = House(store)

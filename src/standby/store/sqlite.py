@@ -19,7 +19,7 @@ from standby.store.hints import Hints
 from standby.store.migrate import migrate_sqlite
 from standby.store.reads import Dialect, Param
 from standby.store.rows import Row
-from standby.store.sqlite_hot import SCHEMA, hot_parameters, save_hot
+from standby.store.sqlite_hot import HotLine, hot_parameters
 from standby.store.sqlite_lines import Inline, Lines, Threads, Work, fetch
 from standby.store.sweep import Step, Sweeps
 
@@ -68,7 +68,7 @@ class SqliteStore(Sweeps):
         self.incarnation = incarnation
         self.hints = Hints(on=hints)
         self._main, self._logs, self._clock = main, logs, clock
-        main.writer.execute(SCHEMA)
+        self._hot = HotLine(main.writer)
         self._commit = GroupCommit(self, self.hints.tell, inline=isinstance(main, Inline))
         self._closed = False
 
@@ -167,11 +167,14 @@ class SqliteStore(Sweeps):
         kinds, others, values = prepared or self.prepare(batch)
 
         def write(connection: apsw.Connection) -> int | Sequence[Verdict]:
-            last_seq = None if others else save_hot(connection, values)
-            return sqlite_commit.commit(connection, batch, together=together) if last_seq is None else last_seq
+            before = None if others else self._hot.save(values, len(batch))
+            if before is not None:
+                return before
+            self._hot.forget()
+            return sqlite_commit.commit(connection, batch, together=together)
 
         written = await self._main.write(write)
-        return in_turn(batch, in_order(kinds), written - len(batch)) if isinstance(written, int) else written
+        return in_turn(batch, in_order(kinds), written) if isinstance(written, int) else written
 
     async def find(self, batch: Sequence[Entry]) -> Mapping[str, int]:
         """Which changes of a batch are in the history. Asked on the writer, so nothing can be under way."""

@@ -2,7 +2,8 @@
 
 The statement inserts into a view, whose trigger does the work; it is a transaction of its own, and all or nothing. What
 is not as it was makes it fail, by a check or by a constraint of the schema, with nothing written: then the batch goes
-the general way (`sqlite_commit`), where each change gets its verdict.
+the general way (`sqlite_commit`), where each change gets its verdict. It answers nothing: for each row of an answer the
+writing thread would wait for the interpreter once more, before the commit.
 
 Reading values out of JSON costs as much as writing them. So changes travel in groups: what those of a group have in
 common once, then what each has of its own. Long texts lie end to end beside them, and a change tells where its own are.
@@ -18,6 +19,7 @@ from msgspec.json import encode
 
 from standby.store.commit import Unsure
 from standby.store.entry import Entry, Kinds
+from standby.store.queries import LAST_SEQ
 
 Values = tuple[str | bytes | None, ...]
 Row = tuple[Any, ...]
@@ -25,7 +27,7 @@ Place = tuple[int, int]
 """Where a text begins, and how many bytes it has."""
 
 SAVE_HOT: Final = """
-insert into hot values (?, jsonb(?), ?, jsonb(?), jsonb(?), jsonb(?), ?, ?) returning (select max(seq) from events)
+insert into hot values (?, ?, jsonb(?), ?, jsonb(?), jsonb(?), jsonb(?), ?, ?)
 """
 
 _GROUPS: Final = {
@@ -135,6 +137,7 @@ select change, at, 'order.claimed', id, 'pending', 'preparing', trigger, actor, 
 
 # Nobody looks who has a slot, a concurrency key or a dedupe key: unique indexes refuse a second one.
 _SAVE: Final = """
+select raise(abort, 'the history has gone on') where new.before <> (select coalesce(max(seq), 0) from events);
 select raise(abort, 'a guard does not hold') from jsonb_each(new.guards)
 where not exists (select 1 from leases where host = value ->> 0 and epoch = value ->> 1)
     or value ->> 3 is not null and not exists (select 1 from pools where name = value ->> 2 and version = value ->> 3)
@@ -188,7 +191,7 @@ def _schema() -> str:
     writes = [
         _view(kind, "groups texts", text.format_map(parts), "new.groups is not null") for kind, text in _WRITES.items()
     ]
-    hot = _view("hot", "guards ended noted submitted claimed readied claimed_in texts", _SAVE)
+    hot = _view("hot", "before guards ended noted submitted claimed readied claimed_in texts", _SAVE)
     return "".join([begin, *moves, *writes, hot])
 
 
@@ -197,7 +200,7 @@ SCHEMA: Final = _schema()
 
 
 def hot_parameters(kinds: Kinds) -> Values:
-    """What `SAVE_HOT` is called with."""
+    """What `SAVE_HOT` is called with, behind the number of the last event."""
     ends, submits, claims, readies = kinds.values()
     texts = [one.data.encode() for some in kinds.values() for one in some]
     changes = len(texts)
@@ -216,15 +219,32 @@ def hot_parameters(kinds: Kinds) -> Values:
     return *[encode(rows).decode() if rows else None for rows in lists], b"".join(texts)
 
 
-def save_hot(connection: apsw.Connection, values: Values) -> int | None:
-    """Write a whole batch: the number of its last event, or null when nothing was written because something is not as
-    it was. Raises Unsure."""
-    try:
-        return int(connection.execute(SAVE_HOT, values).get)
-    except (apsw.ConstraintError, apsw.TooBigError):
-        return None
-    except apsw.Error as error:
-        raise Unsure(str(error)) from error
+class HotLine:
+    """Writes whole batches on the writing connection, and knows the number of the last event while nobody else writes."""
+
+    def __init__(self, connection: apsw.Connection) -> None:
+        connection.execute(SCHEMA)
+        self._connection = connection
+        self._last: int | None = None
+
+    def save(self, values: Values, changes: int) -> int | None:
+        """Write a whole batch: the number of the event before its first one, or null when nothing was written because
+        something is not as it was. Raises Unsure."""
+        before, self._last = self._last, None
+        try:
+            if before is None:
+                before = int(self._connection.execute(LAST_SEQ).get)
+            self._connection.execute(SAVE_HOT, (before, *values))
+        except (apsw.ConstraintError, apsw.TooBigError):
+            return None
+        except apsw.Error as error:
+            raise Unsure(str(error)) from error
+        self._last = before + changes
+        return before
+
+    def forget(self) -> None:
+        """Somebody else writes events; the statement would find out, and write nothing."""
+        self._last = None
 
 
 def _guard(one: Entry) -> Row:
