@@ -21,11 +21,11 @@ PACE: Final = 50
 
 def drain(run: Run, engine: str, slots: int, peer: str, target: float) -> list[Figures]:
     """Empty a full queue of orders that do nothing."""
-    fast = peer == "pgqueuer"
-    asked = {"batch": slots} if fast else {}
+    asked = {"batch": slots} if peer == "pgqueuer" else {}
+    theirs_drained = run.scale.drained_slow if peer == "procrastinate" else run.scale.emptied
     with run.ours(engine, slots) as ours, run.peer(peer) as theirs:
-        mine = partial(_drained, ours, orders=run.scale.drained)
-        other = partial(_drained, theirs, orders=run.scale.drained if fast else run.scale.drained_slow, **asked)
+        mine = partial(_drained, ours, orders=run.scale.emptied)
+        other = partial(_drained, theirs, orders=theirs_drained, **asked)
         turns(1, mine, other)
         figures = turns(run.scale.rounds, mine, other)
     return [_rate(f"drain, {slots} slots", engine, figures, peer, Target("at least", target))]
