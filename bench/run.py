@@ -17,8 +17,8 @@ class Scale(Struct, frozen=True, kw_only=True):
 
     rounds: int
     emptied: int
-    """Orders in a queue that is drained beside a peer's, so that a round takes about a second: of 10,000 orders a tenth of the
-    time is getting under way and running out."""
+    """Orders in a queue that is drained beside a peer's: a round takes about a second. With a third of them a tenth of
+    the time was getting under way and running out."""
     drained: int
     """The same where ours is drained beside itself, or again and again."""
     pending: tuple[int, int]

@@ -220,7 +220,7 @@ def hot_parameters(kinds: Kinds) -> Values:
 
 
 class HotLine:
-    """Writes whole batches on the writing connection, and knows the number of the last event while nobody else writes."""
+    """Writes whole batches, and knows the number of the last event as long as nobody else writes."""
 
     def __init__(self, connection: apsw.Connection) -> None:
         connection.execute(SCHEMA)
