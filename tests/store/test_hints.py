@@ -10,6 +10,7 @@ from standby.core.model import Trigger
 from standby.store.contract import Heard
 from tests import make
 from tests.conftest import Database
+from tests.store.test_handover import House
 
 pytestmark = pytest.mark.anyio
 
@@ -30,6 +31,10 @@ class Ear:
             await self._some.wait()
         return self.heard[-1]
 
+    def forget(self) -> None:
+        """Wait for the next one."""
+        self._some.clear()
+
     async def within(self, seconds: float) -> bool:
         """Whether something is heard so soon."""
         with contextlib.suppress(TimeoutError):
@@ -48,6 +53,19 @@ async def test_a_request_is_heard_in_the_same_process_with_its_pool(database: Da
 
     assert [sorted(work.order.pool for work in heard.added) for heard in ear.heard] == [["p", "q"], []]
     assert [heard.pools for heard in ear.heard] == [frozenset(), frozenset()]
+
+
+async def test_a_leaders_own_moves_are_heard_as_a_commit_that_asks_for_nothing(database: Database) -> None:
+    store, ear = await database.open(), Ear()
+    house = House(store)
+    slots, orders = await house.open(1, 1)
+    end = store.listen(ear)
+    claim = house.claim(orders[0], slots[0])
+    for change in (claim, house.end(claim, slots[0])):
+        assert (await store.save([change]))[0].saved
+        assert await ear.wait() == Heard(frozenset())
+        ear.forget()
+    end()
 
 
 async def test_an_order_that_nobody_asked_for_just_now_is_heard_too(database: Database) -> None:

@@ -238,6 +238,8 @@ class GroupCommit:
             asyncio.get_running_loop().call_soon(_answer, later)
         if not all(call.moves for call, _ in batch):
             self._tell(_entries(batch), outcomes)
+        elif any(isinstance(outcome, Verdict) and outcome.answer is SAVED for outcome in outcomes):
+            self._committed(Heard(frozenset()))  # who follows events reads them now
 
     def _tell(self, entries: Sequence[Entry], outcomes: Sequence[Outcome]) -> None:
         saved = [
