@@ -23,6 +23,24 @@ def test_only_start_failed_lost_and_drained_are_retried_by_default(reason: Reaso
     assert retry.retried(Retry(), reason) is (reason in (Reason.START_FAILED, Reason.LOST, Reason.DRAINED))
 
 
+@pytest.mark.parametrize(
+    ("policy", "ending", "again"),
+    [
+        (Retry(), Exit(start_error="no such command", retryable=False), False),
+        (Retry(), Exit(start_error="no such image"), True),
+        (Retry(), None, True),
+        (Retry(retry_on=(Reason.START_FAILED,)), Exit(start_error="no such command", retryable=False), True),
+        (Retry(retry_on=(Reason.EXIT,)), Exit(start_error="no such command", retryable=False), False),
+        (Retry(no_retry_on=(Reason.START_FAILED,)), Exit(start_error="no such image"), False),
+    ],
+)
+def test_what_certainly_fails_to_start_again_is_retried_only_where_the_policy_names_that(
+    policy: Retry, ending: Exit | None, again: bool
+) -> None:
+    assert retry.retried(policy, Reason.START_FAILED, ending) is again
+    assert retry.retried(Retry(), Reason.LOST, ending)
+
+
 @pytest.mark.parametrize("reason", sorted(NEVER_RETRIED))
 def test_some_reasons_are_never_retried_whatever_the_policy_says(reason: Reason) -> None:
     assert not retry.retried(Retry(retry_on=(reason,)), reason)

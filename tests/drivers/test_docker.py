@@ -127,7 +127,7 @@ async def test_exit_codes_that_others_use_too_are_the_runs_own(created: DockerRi
 
 async def test_what_is_not_executable_never_began_and_its_place_is_not_to_blame(tier: DockerRig) -> None:
     _, ending = await run(tier, Spec(order_id="any", command=("/etc/hosts",)))
-    assert ending.start_error == "not executable: /etc/hosts"
+    assert (ending.start_error, ending.retryable) == ("not executable: /etc/hosts", False)
     assert not ending.place_failed
 
 

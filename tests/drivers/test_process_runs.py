@@ -110,6 +110,7 @@ async def test_what_cannot_be_executed_is_a_start_error(keeper: ProcessRig, spec
     _, ended = await run(keeper, spec)
     assert ended.start_error is not None
     assert words in ended.start_error
+    assert ended.retryable is False  # it would be no better another time
 
 
 async def test_the_signal_that_ended_a_run_is_recorded(keeper: ProcessRig) -> None:

@@ -159,7 +159,7 @@ def test_every_kind_of_event_has_a_producer_in_the_running_server(tmp_path: Path
         _broken(home)
         say = 'curl -s -H "Authorization: Bearer $STANDBY_RUN_TOKEN" -d "{}" -H "Content-Type: application/json"'
         home.ended(home.submit(script=f"{say} $STANDBY_URL/api/v1/worker/heartbeat"))
-        home.ended(home.submit("no-such-command", retry={"retries": 1}))
+        home.ended(home.submit("no-such-command", retry={"retries": 1, "retry_on": ["start_failed"]}))
         slow = home.submit("sh", "-c", "trap '' TERM; sleep 60 & wait; sleep 60", run_timeout_s=2, stop_grace_s=10)
         home.in_state(slow, "stopping")
         home.call("POST", f"/work-orders/{slow}/cancel", {})

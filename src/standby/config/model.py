@@ -196,7 +196,8 @@ class PoolConfig(_Section):
     retry_cap_ms: Length = Field(0, alias="retry_cap")
     """The longest wait."""
     retry_on: Reasons = []
-    """Reasons retried beside `start_failed`, `lost` and `drained`: `exit`, `oom`, `timeout`."""
+    """Reasons retried beside `lost`, `drained` and `start_failed`: `exit`, `oom`, `timeout`. What would fail to start
+    each time (no such command) is retried only where `start_failed` is named here."""
     no_retry_on: Reasons = []
     """Reasons not retried although they would be."""
     retry_errors: Annotated[list[str], Field(max_length=100)] = []

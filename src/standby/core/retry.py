@@ -16,7 +16,8 @@ def wait_ms(policy: Retry, attempt: int, reason: Reason, chance: float, ending: 
 
 def retried(policy: Retry, reason: Reason, ending: Exit | None = None) -> bool:
     """Whether this policy retries after this reason. Of an error that its worker named, the policy's lists of names say
-    most, fatal ones before all; then its lists of reasons; then the worker."""
+    most, fatal ones before all; then its lists of reasons; then the worker. What certainly fails to start again is
+    retried only where the policy names that reason."""
     if reason in NEVER_RETRIED:
         return False
     named = ending if reason is Reason.ERROR else None
@@ -24,6 +25,8 @@ def retried(policy: Retry, reason: Reason, ending: Exit | None = None) -> bool:
         return named.error_name not in policy.fatal_errors
     if reason in policy.no_retry_on:
         return False
+    if reason is Reason.START_FAILED and ending is not None and ending.retryable is False:
+        return reason in policy.retry_on
     return reason in RETRIED_BY_DEFAULT or reason in policy.retry_on or (named is not None and named.retryable is True)
 
 

@@ -34,7 +34,7 @@ class Exit(Struct, frozen=True, kw_only=True):
     error: str | None = None
     """What its worker said about it."""
     retryable: bool | None = None
-    """Whether its worker thinks that another try may go better."""
+    """Whether another try may go better: what its worker thinks; false with a `start_error` that would come again."""
     lost: bool = False
     """It is over, but nobody can say how."""
     peak_memory_kb: int | None = None

@@ -113,7 +113,8 @@ class ProcessDriver:
         try:
             answer = await wire.ask("start", {**order, **self._common, "until": until})
         except TooLarge:  # it was not sent and never will be
-            state = RunState(start.run_id, over=True, handle=None, exit=Exit(start_error=_too_large(order)))
+            never = Exit(start_error=_too_large(order), retryable=False)
+            state = RunState(start.run_id, over=True, handle=None, exit=never)
             return _sighting(state, wire.hello.id, asked_at)
         return _sighting(_read_state(answer), wire.hello.id, asked_at)
 

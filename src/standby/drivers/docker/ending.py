@@ -72,7 +72,7 @@ def ending(state: Mapping[str, Any], record: Record | None) -> Exit:
     if record is None:
         return by_code(code, oom=oom)
     if "error" in record:
-        return Exit(start_error=record["error"])
+        return Exit(start_error=record["error"], retryable=False)
     if record.get("exit", "").isdigit():
         return by_code(int(record["exit"]), oom=oom)
     if "pid" not in record:

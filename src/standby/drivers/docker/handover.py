@@ -226,7 +226,7 @@ def _is_run(process: Mapping[str, Any]) -> bool:
 
 def _ending(record: Record) -> Exit:
     if "error" in record:
-        return Exit(start_error=record["error"])
+        return Exit(start_error=record["error"], retryable=False)
     if "pid" not in record:
         return not_begun(record)
     if not record.get("exit", "").isdigit():

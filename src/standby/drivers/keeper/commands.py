@@ -134,7 +134,7 @@ class Commands:
         except CannotStart as error:
             for group in groups:
                 kernel.cgroup_remove(group)
-            run.exit = {"start_error": str(error)}
+            run.exit = {"start_error": str(error), **({} if error.again else {"retryable": False})}
             self._note_over(run)
             return run
         run.ours, run.sure = True, True

@@ -20,6 +20,15 @@ _IGNORED_BY_PYTHON = [signal.SIGPIPE, signal.SIGXFSZ]
 class CannotStart(Exception):
     """The run could not begin; the text is for the person who ordered it."""
 
+    again = True
+    """Whether another try may go better."""
+
+
+class NeverStarts(CannotStart):
+    """What was ordered is to blame."""
+
+    again = False
+
 
 def spawn(directory: str, home_fd: int, places: Places, run: Run, order: Record) -> int:
     """Make the run's directory and its main process, leader of a session of its own; returns its pid.
@@ -42,7 +51,7 @@ def spawn(directory: str, home_fd: int, places: Places, run: Run, order: Record)
     except OSError as error:
         raise CannotStart(f"cannot start the run: {error.strerror}") from error
     except Exception as error:  # a NUL byte, a name with "=", an order that is none
-        raise CannotStart(f"cannot start the run: {error}") from error
+        raise NeverStarts(f"cannot start the run: {error}") from error
 
 
 def start_of(pid: int) -> int:
@@ -58,7 +67,9 @@ def _execute(argv: list[str], env: dict[str, str]) -> int:
             path, argv, env, file_actions=_FILES, setsid=True, setsigmask=(), setsigdef=_IGNORED_BY_PYTHON
         )
     except FileNotFoundError as error:
-        raise CannotStart(f"cannot start {argv[0]}: no such command, or its interpreter is missing") from error
+        raise NeverStarts(f"cannot start {argv[0]}: no such command, or its interpreter is missing") from error
+    except PermissionError as error:
+        raise NeverStarts(f"cannot start {argv[0]}: {error.strerror}") from error
 
 
 def _go_home(home_fd: int) -> None:
@@ -96,4 +107,4 @@ def _find(command: str, search: str) -> str:
         path = f"{folder or '.'}/{command}"
         if os.access(path, os.X_OK) and os.path.isfile(path):
             return path
-    raise CannotStart(f"no such command: {command}")
+    raise NeverStarts(f"no such command: {command}")
