@@ -5,12 +5,23 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from standby.client.awaiting import AsyncClient as AsyncClient
     from standby.client.blocking import Client as Client
+    from standby.client.errors import ConfigError as ConfigError
     from standby.client.errors import ServerRefused as ServerRefused
     from standby.client.errors import ServerUnreachable as ServerUnreachable
+    from standby.client.errors import StandbyError as StandbyError
 
 __version__ = "0.1.0"
-__all__ = ["AsyncClient", "Client", "ServerRefused", "ServerUnreachable", "__version__"]
-_HOMES = {"AsyncClient": "awaiting", "Client": "blocking", "ServerRefused": "errors", "ServerUnreachable": "errors"}
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ConfigError",
+    "ServerRefused",
+    "ServerUnreachable",
+    "StandbyError",
+    "__version__",
+]
+_ERRORS = ("ConfigError", "ServerRefused", "ServerUnreachable", "StandbyError")
+_HOMES = {"AsyncClient": "awaiting", "Client": "blocking", **dict.fromkeys(_ERRORS, "errors")}
 
 
 def __getattr__(name: str) -> object:

@@ -25,7 +25,7 @@ def play(monkeypatch: pytest.MonkeyPatch) -> Play:
 
     def play(*answers: Any) -> Played:
         server = Played(*answers)
-        monkeypatch.setattr(blocking, "Client", lambda url, key: server.client())
+        monkeypatch.setattr(blocking, "Client", lambda url, key, said: server.client())
         return server
 
     return play

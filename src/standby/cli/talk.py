@@ -53,9 +53,10 @@ class Server:
 
     def ask(self, question: Callable[["Client"], T]) -> T:
         """Run one conversation with the server."""
+        from standby.client.address import OPTION
         from standby.client.blocking import Client  # a server itself never needs one
 
-        with Client(self.url, self.key) as client:
+        with Client(self.url, self.key, said=OPTION) as client:
             return question(client)
 
     def show(self, data: Any, print_it: Callable[[], None]) -> int:

@@ -14,6 +14,9 @@ from msgspec import Struct
 from standby.client.errors import ConfigError, ServerUnreachable
 
 STATE_DIR: Final = ".standby"
+OPTION: Final = "--{}"
+ARGUMENT: Final = "{}="
+"""How an error names what was given: as the command line has it, or as Python has it."""
 
 
 class Address(Struct, frozen=True):
@@ -24,19 +27,25 @@ class Address(Struct, frozen=True):
 
 
 def find_address(
-    url: str | None = None, key: str | None = None, env: Mapping[str, str] | None = None, start: Path | None = None
+    url: str | None = None,
+    key: str | None = None,
+    env: Mapping[str, str] | None = None,
+    start: Path | None = None,
+    said: str = OPTION,
 ) -> Address:
-    """Flag over STANDBY_URL and STANDBY_KEY over the state directory, which is searched upward like git does."""
+    """What is given, over STANDBY_URL and STANDBY_KEY, over the state directory, searched upward like git does."""
     env = os.environ if env is None else env
     given = url or env.get("STANDBY_URL")
     state = find_state_dir(env, start or Path.cwd())
     found = given or _server_url(state)
     if not found:
-        raise ServerUnreachable("no server found: start one with `standby serve`, or name it with --url or STANDBY_URL")
+        name_it = f"name it with {said.format('url')} or STANDBY_URL"
+        raise ServerUnreachable(f"no server found: start one with `standby serve`, or {name_it}")
     # The key of this directory's server is not shown to any other one.
     ours = state is not None and found.rstrip("/") == (_server_url(state) or "").rstrip("/")
     address = Address(found.rstrip("/"), key or env.get("STANDBY_KEY") or (_admin_key(state) if ours else None))
-    _check(address, "--url" if url else "STANDBY_URL" if given else "server.json", "--key" if key else "STANDBY_KEY")
+    url_from = said.format("url") if url else "STANDBY_URL" if given else "server.json"
+    _check(address, url_from, said.format("key") if key else "STANDBY_KEY")
     return address
 
 

@@ -9,7 +9,7 @@ import httpx2
 
 from standby.client import flows, plans, project_plans, wire
 from standby.client import schedules as recurring
-from standby.client.address import find_address
+from standby.client.address import ARGUMENT, find_address
 from standby.client.signature import as_method
 from standby.client.talk import Call, Flow, Item, Pause, Plan, Said, Step
 
@@ -100,9 +100,15 @@ class Client:
     ServerRefused."""
 
     def __init__(
-        self, url: str | None = None, key: str | None = None, *, transport: httpx2.BaseTransport | None = None
+        self,
+        url: str | None = None,
+        key: str | None = None,
+        *,
+        transport: httpx2.BaseTransport | None = None,
+        said: str = ARGUMENT,
     ) -> None:
-        address = find_address(url, key)
+        """`said`: how errors name `url` and `key`."""
+        address = find_address(url, key, said=said)
         self.url = address.url
         self._known = False
         self._http = httpx2.Client(transport=transport, **wire.options(address))

@@ -1,14 +1,18 @@
 """What can go wrong between a client and its server.
 
 StandbyError
+├── ConfigError          an address or a key that cannot be one
 ├── ServerUnreachable    no server answers
 └── ServerRefused        it answered, and refused
 """
 
-from typing import Any
+from typing import Any, Final
 
 from standby.core.errors import ConfigError as ConfigError
 from standby.core.errors import StandbyError as StandbyError
+
+NAMED_MOST: Final = 3
+"""So many of the wrong fields are named in a text; all are in its `problem`."""
 
 
 class ServerUnreachable(StandbyError):
@@ -19,6 +23,18 @@ class ServerRefused(StandbyError):
     """The server understood and refused; `problem` is its answer, `code` the name of the refusal."""
 
     def __init__(self, status: int, problem: dict[str, Any]) -> None:
-        detail = problem.get("detail") or f"the server answered {status}"
+        detail = _detail(problem) or f"the server answered {status}"
         super().__init__(f"{detail}; {problem['what_to_do']}" if problem.get("what_to_do") else str(detail))
         self.status, self.problem, self.code = status, problem, str(problem.get("code", ""))
+
+
+def _detail(problem: dict[str, Any]) -> str:
+    """What is wrong, with the first of the wrong fields that it does not name itself."""
+    detail, errors = str(problem.get("detail") or ""), problem.get("errors")
+    wrong = [each for each in errors if isinstance(each, dict)] if isinstance(errors, list) else []
+    named = [f"{each['field']}: {each['message']}" for each in wrong if {"field", "message"} <= set(each)]
+    told = [each for each in named if each not in detail and not each.endswith(f": {detail}")]
+    if not detail or not told:
+        return detail
+    more = [f"and {len(told) - NAMED_MOST} more"] if len(told) > NAMED_MOST else []
+    return f"{detail} ({'; '.join(told[:NAMED_MOST] + more)})"

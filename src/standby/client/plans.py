@@ -82,7 +82,7 @@ class _Events(Answer, frozen=True, kw_only=True):
 
 def submit(*, idempotency_key: str | None = None, **order: Unpack[NewOrder]) -> Plan[Order]:
     """Hand in an order; repeated under one idempotency key when the answer is lost, so that it is taken in once."""
-    reply = yield from reply_to(_once(post("work-orders", body=sent(order)), idempotency_key))
+    reply = yield from reply_to(_once(post("work-orders", body=sent_alone(order)), idempotency_key))
     taken = read(Order, reply)
     known = idempotency_key is not None and "idempotent-replayed" in reply.headers
     return replace(taken, replayed=True) if known else taken
@@ -91,7 +91,7 @@ def submit(*, idempotency_key: str | None = None, **order: Unpack[NewOrder]) -> 
 def submit_many(
     orders: Iterable[NewOrder], *, together: bool = False, idempotency_key: str | None = None
 ) -> Plan[Verdicts]:
-    """Hand in up to 1,000 orders: each by itself, or all together or none."""
+    """Hand in up to 1,000 orders: each by itself, or all together or none. A wrong one is refused in its verdict."""
     call = post("work-orders", "bulk", body={"orders": [sent(each) for each in orders], "together": together})
     return (yield from ask(_once(call, idempotency_key), Verdicts))
 
@@ -100,6 +100,14 @@ def sent(order: Mapping[str, Any]) -> dict[str, Any]:
     """An order as it is sent: times as text, lengths as seconds, in its `retry` too."""
     retry = {"retry": sent(order["retry"])} if isinstance(order.get("retry"), Mapping) else {}
     return {**{name: _plain(name, value) for name, value in order.items()}, **retry}
+
+
+def sent_alone(order: Mapping[str, Any]) -> dict[str, Any]:
+    """A single order as it is sent; TypeError for a command that is one text."""
+    if isinstance(order.get("command"), str | bytes):
+        line = '["sh", "-c", "echo hi | wc"] for a line of the shell'
+        raise TypeError(f'command: give a list like ["echo", "hi"], or {line}')
+    return sent(order)
 
 
 def _plain(name: str, value: Any) -> Any:

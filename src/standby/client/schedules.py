@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any
 
 from standby.client.answers import Answer, Order
-from standby.client.plans import NewOrder, sent, why_body
+from standby.client.plans import NewOrder, sent_alone, why_body
 from standby.client.talk import Plan, ask, get, post, rows
 
 
@@ -49,7 +49,7 @@ def schedule(name: str) -> Plan[Schedule]:
 
 def add_schedule(name: str, cron: str, order: NewOrder, *, zone: str = "UTC", missed: str = "once") -> Plan[Schedule]:
     """A new schedule; the answer shows its next three ticks."""
-    body = {"name": name, "cron": cron, "zone": zone, "missed": missed, "order": sent(order)}
+    body = {"name": name, "cron": cron, "zone": zone, "missed": missed, "order": sent_alone(order)}
     return ask(post("schedules", body=body), Schedule)
 
 
@@ -62,7 +62,7 @@ def change_schedule(
     order: NewOrder | None = None,
 ) -> Plan[Schedule]:
     """Change when it ticks, what becomes of missed ticks, or its order as a whole."""
-    given = {"cron": cron, "zone": zone, "missed": missed, "order": None if order is None else sent(order)}
+    given = {"cron": cron, "zone": zone, "missed": missed, "order": None if order is None else sent_alone(order)}
     body = {key: value for key, value in given.items() if value is not None}
     return ask(post("schedules", name, body=body, method="PATCH"), Schedule)
 

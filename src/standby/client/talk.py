@@ -92,7 +92,16 @@ def post(*parts: str, body: Mapping[str, Any] | None = None, method: str = "POST
 
 def path(*parts: str) -> str:
     """A path of parts, none of which can leave its place."""
+    for part in parts:
+        _check_name(part)
     return "".join("/" + quote(part, safe="").replace(".", "%2E") for part in parts)
+
+
+def _check_name(part: object) -> None:
+    """Refuse what names nothing: null, or the thing itself instead of its id or name."""
+    if not isinstance(part, str):
+        instead = next((f": give its {name}" for name in ("id", "name") if hasattr(part, name)), "")
+        raise TypeError(f"an id or a name is a str, not {type(part).__name__}{instead}")
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
