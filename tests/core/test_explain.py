@@ -146,6 +146,15 @@ def test_each_gate_names_itself(name: GateName, row: Any, parts: dict[str, Any])
             {"slots": [slot(1), slot(2, state=SlotState.ERROR)], "holders": HELD},
         ),
         (
+            "all 2 slots of pool default are taken",
+            order(),
+            {
+                "pool": pool(slots_max=2),
+                "slots": [slot(1), slot(2)],
+                "holders": {**HELD, slot(2).name: order(OrderState.RUNNING, id="more")},
+            },
+        ),
+        (
             "pool default has slots_max = 0 (set by the configuration): nothing starts",
             order(),
             {"pool": pool(slots_max=0), "slots": []},
