@@ -8,6 +8,7 @@ import pytest
 import standby
 from standby import AsyncClient, Client, ConfigError, ServerRefused, ServerUnreachable, StandbyError
 from standby.cli.main import run
+from standby.core.settings import NEVER_RETRIED, RETRIED_BY_DEFAULT, Reason
 from tests.played import URL, Played, ok, order_view
 
 pytestmark = pytest.mark.anyio
@@ -81,6 +82,8 @@ async def test_what_is_no_id_is_refused_before_it_is_sent() -> None:
             client.host(number)
         with pytest.raises(TypeError, match=r"not Order: give its id$"):
             client.wait(order)
+        with pytest.raises(ConfigError, match="an id or a name cannot be empty"):
+            client.order("")
         with pytest.raises(TypeError, match="not NoneType"):
             next(client.logs(none, follow=True))
     async with server.later() as later:
@@ -113,3 +116,13 @@ def test_what_a_stranger_answers_as_errors_is_passed_over() -> None:
         body = {"detail": "no", "errors": errors}
         with Played(ok(body, 400)).client() as client, pytest.raises(ServerRefused, match=r"^no$"):
             client.order("x")
+
+
+def test_every_reason_is_told_and_whether_it_is_tried_again() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "clients.md").read_text(encoding="utf-8")
+    table = text.split("| `reason` | what happened | tried again |\n|---|---|---|\n")[1].split("\n\n")[0]
+    cells = [[cell.strip("`| ") for cell in line.split(" | ")] for line in table.splitlines()]
+    told = {reason: again.split(";")[0] for reason, _, again in cells}
+    assert set(told) == set(Reason)
+    assert {reason for reason, again in told.items() if again == "yes"} == RETRIED_BY_DEFAULT
+    assert {reason for reason, again in told.items() if again == "never"} == NEVER_RETRIED

@@ -1,7 +1,7 @@
 """What can go wrong between a client and its server.
 
 StandbyError
-├── ConfigError          an address or a key that cannot be one
+├── ConfigError          an address, a key or an id that cannot be one
 ├── ServerUnreachable    no server answers
 └── ServerRefused        it answered, and refused
 """

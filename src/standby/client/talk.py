@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from standby.client.errors import ServerRefused, ServerUnreachable
+from standby.client.errors import ConfigError, ServerRefused, ServerUnreachable
 
 TRIES: Final = 4
 WAIT_FIRST_S: Final = 0.1
@@ -98,10 +98,12 @@ def path(*parts: str) -> str:
 
 
 def _check_name(part: object) -> None:
-    """Refuse what names nothing: null, or the thing itself instead of its id or name."""
+    """Refuse what names nothing: null, an empty text, or the thing itself instead of its id or name."""
     if not isinstance(part, str):
         instead = next((f": give its {name}" for name in ("id", "name") if hasattr(part, name)), "")
         raise TypeError(f"an id or a name is a str, not {type(part).__name__}{instead}")
+    if not part:
+        raise ConfigError("an id or a name cannot be empty")
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
