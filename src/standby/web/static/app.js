@@ -11,6 +11,7 @@ const SETTLE_MS = 250;
 const POLL_MS = 2000;
 const RETRY_MS = 3000;
 const AGAIN_MS = 10000;
+const MEASURED_MIN = 10;
 const NOT_THERE = "not connected: the server does not answer";
 
 const by = (id) => document.getElementById(id);
@@ -61,6 +62,7 @@ async function refresh() {
     view.projects = projects.projects.filter(holdsBack);
     view.schedules = schedules.schedules;
     by("key-form").hidden = true;
+    mayOrder(true, "n");
     draw();
     await detail.refresh();
     return true;
@@ -108,8 +110,15 @@ async function listen() {
   }
 }
 
+// A form that nobody may send is not offered.
+function mayOrder(may, title) {
+  by("new").disabled = !may;
+  by("new").title = title;
+}
+
 function askForKey() {
   connection("needs a key");
+  mayOrder(false, "needs a key first");
   by("key-form").querySelector(".error").textContent = wrongKey();
   by("key-form").hidden = false;
   by("key-form").elements.key.focus();
@@ -156,6 +165,15 @@ async function act(path, body) {
   catch (error) { say(error.message); }
 }
 
+// How right the waits were that orders were told; a few orders say nothing of that.
+function told(estimates) {
+  if (!estimates || estimates.started < MEASURED_MIN) return null;
+  const off = lasts(Math.max(1, estimates.off_ms));
+  const title = `Of the last ${estimates.started} orders that were told at their submit how long they will wait, half started `
+    + `at most ${off} sooner or later than told, and ${Math.round(estimates.held * 100)} % within the range that they were told.`;
+  return element("small", { title }, `waits are usually estimated within ${off}`);
+}
+
 function poolCard(pool) {
   const busy = (pool.slots.busy || 0) + (pool.slots.deploying || 0);
   const open = pool.mode === "open";
@@ -179,10 +197,6 @@ function poolCard(pool) {
     ? [element("span", { class: "bad" }, `makes no slots since ${pool.failures} failed`),
        element("button", { type: "button", "aria-label": `reset the breaker of pool ${pool.name}`, onclick: reset }, "reset")]
     : [];
-  const told = pool.estimates
-    ? element("small", { title: `waits estimated at submit, of the last ${counted(pool.estimates.started, "order")} that started` },
-        `estimates off by ${lasts(pool.estimates.off_ms)}, ${Math.round(pool.estimates.held * 100)} % in range`)
-    : null;
   const kinds = pool.lengths ? Object.entries(pool.lengths.usual_ms_by_label).map(([value, ms]) => `${value} ${lasts(ms)}`) : [];
   const takes = kinds.length
     ? element("small", { title: "how long runs usually take, by the label that tells it" },
@@ -197,7 +211,7 @@ function poolCard(pool) {
     element("h2", {}, "pool ", element("b", {}, pool.name)),
     element("meter", { min: 0, max: Math.max(1, pool.slots_max), value: busy, title: "slots in use" }),
     element("span", {}, `${busy} of ${pool.slots_max} busy${idle}, ${pool.pending} waiting`),
-    told,
+    told(pool.estimates),
     takes,
     limits ? element("span", {}, limits) : null,
     errors,
@@ -233,6 +247,7 @@ function hostCard(host) {
 
 function drawOrders() {
   if (view.orders === null) return;
+  by("list").hidden = false;
   const rows = view.orders.map((order) => {
     const link = element("a", { href: `#order=${encodeURIComponent(order.id)}`, "aria-label": `order ${order.id}` }, what(order) || "(nothing)");
     const note = order.gate ? order.gate.text : ENDED.has(order.state) && order.reason ? ending(order) : "";
@@ -323,7 +338,7 @@ document.addEventListener("visibilitychange", refreshSoon);
 document.addEventListener("keydown", (event) => {
   const typing = ["INPUT", "TEXTAREA", "SELECT"].includes(document.activeElement?.tagName);
   if (event.key === "Escape") { toggleForm(false); location.hash = ""; }
-  if (event.key === "n" && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); toggleForm(true); }
+  if (event.key === "n" && !by("new").disabled && !typing && !event.ctrlKey && !event.metaKey && !event.altKey) { event.preventDefault(); toggleForm(true); }
 });
 
 async function start() {

@@ -23,12 +23,13 @@ function clock(time) {
   return new Date(time).toLocaleTimeString([], { hour12: false }) + "." + time.slice(20, 23);
 }
 
-// Why it happened, as far as the event says: the reason, and a person's own words.
+// Why it happened, as far as the event says: the reason with the exit code, and a person's own words.
 function because(event) {
   const note = event.data.note || {};
-  const ended = event.data.run || event.data.order || {};
-  const parts = [note.reason || ended.reason, note.said];
-  return parts.filter((part) => part && part !== event.to).join(": ");
+  const { reason: own, exit_code: code } = event.data.run || event.data.order || {};
+  const reason = note.reason || own;
+  const how = reason ? ending({ reason: reason === event.to ? null : reason, exit_code: code ?? null }) : null;
+  return [how, note.said].filter(Boolean).join(": ");
 }
 
 // When it probably starts, from when to when that is, and what the guess is worth; or why nobody can say.
@@ -51,6 +52,7 @@ export class Detail {
     this.close = close;
     this.id = null;
     this.run = null;
+    this.repeating = false;
     this.output = new Output();
   }
 
@@ -116,25 +118,29 @@ export class Detail {
   }
 
   drawRuns(runs) {
-    const bad = runs.filter((run) => run.reason !== null || run.error !== null);
-    fill(
-      this.runs,
-      ...bad.map((run) => {
-        const word = run.state === "ended" ? "ended" : `is ${run.state}`;
-        return element("li", {}, `run ${run.number} ${word}: ${ending(run)}`, run.error ? `: ${run.error}` : "");
-      }),
-    );
+    const alike = [];
+    for (const run of runs.filter((run) => run.reason !== null || run.error !== null)) {
+      const word = run.state === "ended" ? "ended" : `is ${run.state}`;
+      const text = `${word}: ${[ending(run), run.error].filter(Boolean).join(": ")}`;
+      const before = alike.at(-1);
+      if (before?.text === text && before.last === run.number - 1) before.last = run.number;
+      else alike.push({ first: run.number, last: run.number, text });
+    }
+    const numbers = ({ first, last }) => (first === last ? `run ${first}` : `runs ${first} to ${last}`);
+    fill(this.runs, ...alike.map((each) => element("li", {}, `${numbers(each)} ${each.text}`)));
   }
 
   drawHead(order) {
     const ended = ENDED.has(order.state);
-    const cancel = element("button", { type: "button", class: "danger", disabled: ended, onclick: () => this.cancel() }, "Cancel");
+    const act = ended
+      ? element("button", { type: "button", onclick: () => this.rerun() }, "Run again")
+      : element("button", { type: "button", class: "danger", onclick: () => this.cancel() }, "Cancel");
     const back = element("button", { type: "button", title: "Escape", onclick: this.close }, "Close");
     fill(
       this.head,
       element("span", { class: `chip ${order.state}` }, order.state.replace("_", " ")),
       element("code", { class: "id" }, order.id),
-      cancel,
+      act,
       back,
     );
     this.gate.hidden = order.gate === null;
@@ -153,6 +159,21 @@ export class Detail {
       await this.refresh();
     } catch (error) {
       this.say(error.message);
+    }
+  }
+
+  // It is where Cancel was a moment ago, so it asks; one yes is one order, however often it is pressed before the answer.
+  async rerun() {
+    const id = this.id;
+    if (this.repeating || !confirm(`Run order ${id} again, as a new order?`)) return;
+    this.repeating = true;
+    try {
+      const order = await post(`/work-orders/${encodeURIComponent(id)}/rerun`, {});
+      if (this.id === id) location.hash = `order=${encodeURIComponent(order.id)}`;
+    } catch (error) {
+      this.say(error.message);
+    } finally {
+      this.repeating = false;
     }
   }
 

@@ -35,9 +35,9 @@ export function counted(count, one, more = `${one}s`) {
   return `${count} ${count === 1 ? one : more}`;
 }
 
-// How a run or an order ended: "start_failed, exit code 127".
+// How a run or an order ended: "exit 3", "timeout, exit 143".
 export function ending({ reason, exit_code: code }) {
-  const parts = [reason === "exit" && code !== null ? null : reason, code === null ? null : `exit code ${code}`];
+  const parts = [reason === "exit" && code !== null ? null : reason, code === null ? null : `exit ${code}`];
   return parts.filter((part) => part !== null).join(", ");
 }
 
