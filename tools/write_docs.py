@@ -1,9 +1,10 @@
-"""Writes docs/states.md from the state machines and docs/configuration.md from the model of the configuration. With
---check it only says whether the files are current."""
+"""Writes docs/states.md from the state machines, docs/configuration.md from the model of the configuration, and the
+tables of docs/api.md from the shapes of the API. With --check it only says whether the files are current."""
 
 import ast
 import inspect
 import json
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel
 
+from standby.api import wire
 from standby.config import Config, HostConfig, PoolConfig, ProjectConfig, model, settings
 from standby.config.load import twin
 from standby.core.lifecycle import ORDER_MOVES
@@ -180,7 +182,61 @@ def _meanings(section: type[BaseModel]) -> dict[str, str]:
     }
 
 
-PAGES: Final = {"states.md": states_page, "configuration.md": configuration_page}
+API_TABLE: Final = re.compile(r"(?<=<!-- make docs: )(?P<body>[A-Za-z]+) -->\n.*?(?=<!-- end -->)", re.DOTALL)
+NOUNS: Final = {
+    "string": "text",
+    "integer": "whole number",
+    "number": "number",
+    "boolean": "true or false",
+    "null": "null",
+}
+RANGE_MOST: Final = 1_000_000
+"""Larger limits are nothing to know beforehand."""
+
+
+def api_page() -> str:
+    """The page of the API with the tables between its marks written again."""
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    return API_TABLE.sub(lambda mark: "\n".join([f"{mark['body']} -->\n", *_fields_table(mark["body"]), "\n"]), text)
+
+
+def _fields_table(body: str) -> Iterator[str]:
+    shape: dict[str, Any] = getattr(wire, body).model_json_schema()
+    defaults = {name: each["default"] for name, each in shape["properties"].items() if each.get("default") is not None}
+    yield "| field | what it is | default | meaning |" if defaults else "| field | what it is | meaning |"
+    yield "|---|---|---|---|" if defaults else "|---|---|---|"
+    for name, field in shape["properties"].items():
+        default = [f"`{json.dumps(defaults[name])}`" if name in defaults else ""] if defaults else []
+        meaning = " ".join(field["description"].split())
+        yield "| " + " | ".join([f"`{name}`", _said(name, field, shape["$defs"]), *default, meaning]) + " |"
+
+
+def _said(name: str, field: Mapping[str, Any], shapes: Mapping[str, Any]) -> str:
+    """What may be sent, in words: `list of texts or null`."""
+    match field:
+        case {"$ref": str(reference)}:
+            return _said(name, shapes[reference.rpartition("/")[2]], shapes)
+        case {"anyOf": [*most, last]}:
+            return ", ".join(_said(name, each, shapes) for each in most) + " or " + _said(name, last, shapes)
+        case {"enum": words}:
+            return ", ".join(f"`{word}`" for word in words)
+        case {"type": "array", "items": each}:
+            return "list of reasons" if "$ref" in each else f"list of {_said(name, each, shapes)}s"
+        case {"type": "object"}:
+            return "see below" if "properties" in field else "texts by name"
+        case {"format": "date-time"}:
+            return "time"
+        case {"type": "number"} if name.endswith("_s"):
+            return "seconds"
+        case {"type": kind, "minimum": least, "maximum": most} if most <= RANGE_MOST:
+            return f"{NOUNS[kind]} from {least:,} to {most:,}"
+        case {"type": kind}:
+            return NOUNS[kind]
+        case _:
+            return "any JSON"
+
+
+PAGES: Final = {"states.md": states_page, "configuration.md": configuration_page, "api.md": api_page}
 
 
 def main() -> int:

@@ -96,6 +96,12 @@ async def test_a_bulk_that_cannot_be_meant_is_refused(home: House, body: Any) ->
     assert "1000 orders" in answer.json()["what_to_do"]
 
 
+@pytest.mark.parametrize("most", [0, 1001])
+async def test_a_bulk_of_too_few_or_too_many_orders_is_told_how_many_it_may_have(home: House, most: int) -> None:
+    answer = await home.post("/work-orders/bulk", {"orders": [ORDER] * most})
+    assert (answer.status_code, answer.json()["detail"]) == (422, f"a bulk has 1 to 1000 orders, this one has {most}")
+
+
 async def test_a_thousand_orders_fit_into_one_bulk(home: House) -> None:
     view = (await home.post("/work-orders/bulk", {"orders": [ORDER] * 1000})).json()
     assert view["submitted"] == 1000

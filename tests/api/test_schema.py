@@ -1,7 +1,10 @@
 """The description of the API says what the API does."""
 
 import json
+import random
 import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,7 +12,8 @@ import pytest
 
 from standby.api.schema import SAYS
 from standby.core.model import OrderState
-from tests.api.house import House
+from standby.world import Ids
+from tests.api.house import House, house
 
 pytestmark = pytest.mark.anyio
 
@@ -83,6 +87,130 @@ async def test_acts_answer_in_the_shape_that_is_described(home: House) -> None:
         answer = await home.post(path, body) if body is not None else await home.http.post(f"/api/v1{path}")
         assert answer.status_code in SAYS[name].status, answer.text
         assert msgspec.json.decode(answer.content, type=SAYS[name].view, strict=True)
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "api.md"
+ORDER = {"command": ["true"], "retry": {"retries": 1}}
+SCHEDULE = {"name": "nightly", "cron": "@daily", "order": ORDER}
+REASON = {"reason": "why"}
+ACTS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
+    "submit": ("POST", "/work-orders", ORDER),
+    "submit_bulk": ("POST", "/work-orders/bulk", {"orders": [ORDER, ORDER]}),
+    **{
+        f"{verb}_many": ("POST", f"/work-orders/{verb}", {"filter": {"id_prefix": "0"}})
+        for verb in ("cancel", "rerun", "purge")
+    },
+    "rerun_order": ("POST", "/work-orders/{ended}/rerun", REASON),
+    "cancel_order": ("POST", "/work-orders/{waiting}/cancel", REASON),
+    "add_schedule": ("POST", "/schedules", {**SCHEDULE, "name": "weekly"}),
+    "change_schedule": ("PATCH", "/schedules/nightly", {"order": ORDER}),
+    "pause_schedule": ("POST", "/schedules/nightly/pause", REASON),
+    "resume_schedule": ("POST", "/schedules/nightly/resume", REASON),
+    "override_pool": ("PATCH", "/pools/default", {"set": {"slots_max": 3}}),
+    "reset_breaker": ("POST", "/pools/default/reset-breaker", REASON),
+    "override_project": ("PATCH", "/projects/default", {"set": {"running_max": 3}}),
+    "declare_dead": ("POST", "/hosts/local/declare-dead", {**REASON, "confirm": "local"}),
+    "add_key": ("POST", "/keys", {"name": "spare"}),
+    **{
+        f"{verb}_{noun}": ("POST", f"/{noun}s/{name}/{verb}", REASON)
+        for noun, name in (("pool", "default"), ("host", "local"), ("project", "default"))
+        for verb in ("pause", "resume", "drain")
+    },
+}
+"""A body for every route that takes one, but for those of workers, who show tokens."""
+WORKERS = {"boot_worker", "beat", "tell_output", "tell_result"}
+
+
+def with_defaults(shapes: Mapping[str, Any], schema: Any, value: Any) -> Any:
+    """The same with every default said that is described for what it leaves out."""
+    schema = shapes[schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    if isinstance(value, list):
+        return [with_defaults(shapes, schema.get("items", {}), each) for each in value]
+    if not isinstance(value, dict) or "properties" not in schema:
+        return value
+    fields = schema["properties"]
+    defaults = {name: each["default"] for name, each in fields.items() if "default" in each}
+    return defaults | {name: with_defaults(shapes, fields[name], each) for name, each in value.items()}
+
+
+async def acted(directory: Path, name: str, shapes: Mapping[str, Any] | None) -> Any:
+    """What a route answers in a house that is the same each time, without the key that it makes up."""
+    async with house(directory, ids=Ids(random.Random(0).randbytes)) as home:
+        ended = (await home.submit())["id"]
+        await home.walk(ended, OrderState.FAILED)
+        waiting = (await home.submit(project="default"))["id"]
+        assert (await home.post("/schedules", SCHEDULE)).status_code == 201
+        home.clock.at += 60_000  # nobody leads the host any more
+        method, path, body = ACTS[name]
+        if shapes is not None:
+            body = with_defaults(shapes, {"$ref": f"/{SAYS[name].body.__name__}"}, body)  # type: ignore[union-attr]
+        answer = await home.http.request(method, f"/api/v1{path.format(ended=ended, waiting=waiting)}", json=body)
+        return answer.status_code, {name: each for name, each in answer.json().items() if name not in ("key", "last4")}
+
+
+@pytest.mark.parametrize("name", ACTS)
+async def test_a_default_that_is_described_does_what_leaving_it_out_does(
+    home: House, tmp_path: Path, name: str
+) -> None:
+    shapes = (await described(home))["components"]["schemas"]
+    left_out = await acted(tmp_path, name, None)
+    assert left_out[0] in SAYS[name].status
+    assert await acted(tmp_path, name, shapes) == left_out
+
+
+def test_every_body_is_tried_with_its_defaults() -> None:
+    assert {name for name, says in SAYS.items() if says.body is not None} == set(ACTS) | WORKERS
+
+
+async def test_a_command_and_a_script_have_no_default_because_one_of_them_is_sent_at_all(home: House) -> None:
+    shape = (await described(home))["components"]["schemas"]["SubmitBody"]
+    assert shape["oneOf"] == [{"required": ["command"]}, {"required": ["script"]}]
+    assert [name for name in ("command", "script") if "default" in shape["properties"][name]] == []
+
+
+async def test_nothing_that_a_pool_decides_has_a_default(home: House) -> None:
+    shapes = (await described(home))["components"]["schemas"]
+    fields = {
+        (shape, name): each
+        for shape in ("SubmitBody", "RetryBody")
+        for name, each in shapes[shape]["properties"].items()
+        if "the pool's" in each.get("description", "")
+    }
+    assert {name for shape, name in fields if shape == "RetryBody"} == set(shapes["RetryBody"]["properties"])
+    times = {"queue_timeout_s", "start_timeout_s", "run_timeout_s", "stop_grace_s"}
+    assert {name for shape, name in fields if shape == "SubmitBody"} == {*times, "memory_mb", "cpus", "retry"}
+    assert [name for name, each in fields.items() if "default" in each] == []
+
+
+@pytest.mark.parametrize("shape", ["PatchScheduleBody", "SettingsBody", "ProjectSettingsBody"])
+async def test_nothing_that_stays_as_it_is_when_left_out_has_a_default(home: House, shape: str) -> None:
+    fields = (await described(home))["components"]["schemas"][shape]["properties"]
+    assert [name for name, each in fields.items() if "default" in each] == []
+
+
+@pytest.mark.parametrize("shape", ["SubmitBody", "RetryBody", "BulkBody", "FilterBody", "ManyBody", "ScheduleBody"])
+async def test_every_field_says_what_it_is(home: House, shape: str) -> None:
+    fields = (await described(home))["components"]["schemas"][shape]["properties"]
+    assert [name for name, each in fields.items() if not each.get("description", "").endswith(".")] == []
+
+
+@pytest.mark.parametrize("shape", ["SubmitBody", "RetryBody"])
+async def test_every_field_of_an_order_is_in_the_page_about_the_api(home: House, shape: str) -> None:
+    fields = (await described(home))["components"]["schemas"][shape]["properties"]
+    rows = PAGE.read_text(encoding="utf-8").split(f"<!-- make docs: {shape} -->")[1].split("<!-- end -->")[0]
+    assert re.findall(r"^\| `(\w+)` ", rows, re.MULTILINE) == list(fields)
+
+
+async def test_every_parameter_says_what_it_is(home: House) -> None:
+    found = await described(home)
+    operations = [each for path in found["paths"].values() for each in path.values()]
+    silent = [
+        f"{each['operationId']}: {parameter['name']}"
+        for each in operations
+        for parameter in each["parameters"]
+        if not parameter.get("description", "").endswith(".")
+    ]
+    assert silent == []
 
 
 async def test_the_description_tells_no_secret_and_needs_a_key(home: House) -> None:

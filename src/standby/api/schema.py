@@ -44,6 +44,25 @@ _HEADERS: Final = {
     "Idempotency-Key": "Safe to repeat: the same key and body within a day give the first answer again.",
     "If-None-Match": "The ETag of an earlier answer: 304 when nothing changed.",
 }
+_PARAMETERS: Final = {
+    "order_id": "Id of the order.",
+    "name": "Its name.",
+    "pool": "Only of this pool.",
+    "project": "Only of this project.",
+    "host": "Only of this host.",
+    "id_prefix": "Only those whose id begins with this.",
+    "limit": "How many at most.",
+    "cursor": "The `next` of the page before.",
+    "subject": "Only of this one, by its id or name.",
+    "after": "Only what came after this place: the `next` or `id` of an earlier answer; 0 is the beginning.",
+    "last-event-id": "The id of the last event that was read, to go on from there; wins over the other places.",
+    "run": "Number of the run; the last one unless said.",
+    "from": "Number of the first line.",
+    "tail": "Only so many lines, the last ones; wins over `from`.",
+    "follow": "Go on until the log is closed.",
+    "wait_s": "How long to wait for work.",
+}
+"""What a parameter means whose route does not say it."""
 
 
 class Says(Struct, frozen=True, kw_only=True):
@@ -196,7 +215,9 @@ def _complete(operation: Json, says: Says, shapes: Mapping[int, Json], schemas: 
         operation["security"] = []
     if operation["operationId"] in TOKENS:
         operation["security"] = [{name: []} for name in TOKENS[operation["operationId"]]]
-    operation.setdefault("parameters", []).extend(
+    for parameter in operation.setdefault("parameters", []):
+        parameter.setdefault("description", _PARAMETERS.get(parameter["name"], ""))
+    operation["parameters"].extend(
         {
             "name": name,
             "in": "header",

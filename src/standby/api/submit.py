@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, Literal, cast
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 from msgspec import Raw, Struct
 from pydantic import ValidationError
@@ -10,14 +11,19 @@ from pydantic import ValidationError
 from standby.api.intake import Intake, Taken, Wish
 from standby.api.needs import ActorNeed, WorldNeed
 from standby.api.orders import find
-from standby.api.problems import Problem, ProblemView, from_validation, invalid
+from standby.api.problems import Problem, ProblemView, cut, from_validation, invalid
 from standby.api.views import OrderView, answer
-from standby.api.wire import ReasonBody, SubmitBody, parse, parse_bulk, payload_text
+from standby.api.wire import BULK_MOST, ReasonBody, SubmitBody, need_json, parse, payload_text, read_body
 
 KEY_SEPARATOR: Final = "\t"
 """No Idempotency-Key has it, so the orders of a bulk have keys that no single one can have."""
 
 router = APIRouter(tags=["work orders"])
+
+
+class _Bulk(Struct, frozen=True, forbid_unknown_fields=True):
+    orders: list[Raw]
+    together: bool = False
 
 
 class VerdictView(Struct, frozen=True):
@@ -52,7 +58,7 @@ async def submit(request: Request, world: WorldNeed, actor: ActorNeed) -> Respon
 async def submit_bulk(request: Request, world: WorldNeed, actor: ActorNeed) -> Response:
     """Take in up to 1,000 orders: each for itself (200 with a verdict for each), or with `together` all or none (201,
     or 422 and nothing is saved)."""
-    bodies, together = await parse_bulk(request, world.config.request_max_kb)
+    bodies, together = await _bulk(request, world.config.request_max_kb)
     intake, key = Intake(world, actor), _idempotency_key(request)
     wishes = [await _wish(intake, raw, index, key) for index, raw in enumerate(bodies)]
     wishes = _once(wishes) if together else wishes
@@ -74,6 +80,21 @@ async def rerun_order(request: Request, world: WorldNeed, actor: ActorNeed, orde
     intake = Intake(world, actor)
     wish = await intake.rerun(await find(world, order_id), body.reason)
     return _one((await intake.take([wish]))[0])
+
+
+async def _bulk(request: Request, most_kb: int) -> tuple[list[bytes], bool]:
+    """The orders of a bulk, each as it was sent, and whether all or none are meant: each is checked for itself."""
+    need_json(request)
+    raw = await read_body(request, most_kb)
+    try:
+        bulk = msgspec.json.decode(raw, type=_Bulk)
+        text = f"a bulk has 1 to {BULK_MOST} orders, this one has {len(bulk.orders)}"
+        if 1 <= len(bulk.orders) <= BULK_MOST:
+            return [bytes(each) for each in bulk.orders], bulk.together
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        text = cut(f"the body cannot be used: {error}", 300)
+    hint = f'send {{"orders": [...], "together": false}} with 1 to {BULK_MOST} orders'
+    raise invalid(text, hint, "orders")
 
 
 def _one(found: Taken | Problem) -> Response:

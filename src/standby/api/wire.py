@@ -1,130 +1,130 @@
-"""What may be sent to us: strict bodies, unknown fields refused, every text and list bounded."""
+"""What may be sent to us: strict bodies, unknown fields refused, every text and list bounded. What stands
+below a field is its description to others."""
 
-from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
 from fastapi import Request
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    StringConstraints,
-    ValidationError,
-    WithJsonSchema,
-)
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError
 
-from standby.api.problems import Problem, cut, from_validation, invalid
-from standby.core.model import NEVER_RETRIED, Json, Missed, OnConflict, OrderState, Reason
+from standby.api.problems import Problem, from_validation, invalid
+from standby.api.values import (
+    Count,
+    EnvName,
+    ErrorNames,
+    ErrorText,
+    Factor,
+    LabelName,
+    LabelValue,
+    LineText,
+    LongText,
+    Megabytes,
+    NeededReason,
+    Processors,
+    Reasons,
+    ReasonText,
+    Retries,
+    Seconds,
+    ShortText,
+    Text,
+    Time,
+    unsaid,
+)
+from standby.core.model import Json, Missed, OnConflict, OrderState
 from standby.core.places import OVERRIDABLE, PROJECT_SETTINGS
 
-TEN_YEARS_S: Final = 10 * 366 * 86_400
-TIME_MAX_MS: Final = 253_402_300_799_999
 BULK_MOST: Final = 1_000
 RESULT_MAX: Final = 65_536
 _parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-
-
-def _no_nul(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("must not contain a NUL character")
-    return text
-
-
-def _time_ms(value: Any) -> Any:
-    """RFC 3339 with a time zone, or milliseconds since the epoch."""
-    if isinstance(value, str):
-        try:
-            moment = datetime.fromisoformat(value)
-        except ValueError:
-            moment = None
-        if moment is None or moment.tzinfo is None:
-            raise ValueError("write a time like 2030-01-31T12:00:00Z, or milliseconds since the epoch")
-        value = int((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
-    return value
-
-
-def _may_be_retried(reasons: list[Reason]) -> list[Reason]:
-    if never := sorted(NEVER_RETRIED.intersection(reasons)):
-        raise ValueError(f"{', '.join(never)} is never retried")
-    return reasons
-
-
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
-EnvName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")]
-Text = Annotated[str, AfterValidator(_no_nul)]
-ShortText = Annotated[str, Field(min_length=1, max_length=255), AfterValidator(_no_nul)]
-LabelName = Annotated[str, Field(min_length=1, max_length=63), AfterValidator(_no_nul)]
-LabelValue = Annotated[str, Field(max_length=255), AfterValidator(_no_nul)]
-ReasonText = Annotated[str, Field(max_length=1_000), AfterValidator(_no_nul)]
-Seconds = Annotated[float, Field(ge=0, le=TEN_YEARS_S, allow_inf_nan=False)]
-Time = Annotated[
-    int,
-    Field(ge=0, le=TIME_MAX_MS),
-    BeforeValidator(_time_ms),
-    WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "integer", "minimum": 0}]}),
-]
-Reasons = Annotated[list[Reason], Field(max_length=len(Reason)), AfterValidator(_may_be_retried)]
-ErrorNames = Annotated[list[ShortText], Field(max_length=100)]
-
-
-CountOrNull = Annotated[int, Field(ge=0, le=1_000_000)] | None
 
 
 class Body(BaseModel):
     """A request body: nothing is coerced, nothing unknown is let in."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, hide_input_in_errors=True)
+    model_config = ConfigDict(
+        strict=True, extra="forbid", frozen=True, hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
 
 class RetryBody(Body):
-    """What is not given is the pool's."""
+    """How often and when an order is run again by itself. What is left out, or null, is the pool's."""
 
-    retries: Annotated[int, Field(ge=0, le=100)] | None = None
-    base_s: Seconds | None = None
-    factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] | None = None
-    cap_s: Seconds | None = None
-    retry_on: Reasons | None = None
-    no_retry_on: Reasons | None = None
-    retry_errors: ErrorNames | None = None
-    fatal_errors: ErrorNames | None = None
+    retries: Retries | None = unsaid(None)
+    """How many more runs may follow a failed start or a lost run; after a failing exit only with `exit` in `retry_on`.
+    Left out: the pool's."""
+    base_s: Seconds | None = unsaid(None)
+    """Wait before the first retry. Left out: the pool's."""
+    factor: Factor | None = unsaid(None)
+    """How much longer each next wait is, a tenth more or less by chance. Left out: the pool's."""
+    cap_s: Seconds | None = unsaid(None)
+    """The longest wait. Left out: the pool's."""
+    retry_on: Reasons | None = unsaid(None)
+    """Also retry after these: `exit`, `oom`, `timeout`. Left out: the pool's."""
+    no_retry_on: Reasons | None = unsaid(None)
+    """Reasons not retried although they would be. Left out: the pool's."""
+    retry_errors: ErrorNames | None = unsaid(None)
+    """Names of workers' errors that are retried, whatever the worker says. Left out: the pool's."""
+    fatal_errors: ErrorNames | None = unsaid(None)
+    """Names of workers' errors that are never retried. Left out: the pool's."""
 
 
 class SubmitBody(Body):
-    """A new work order. A time limit that is left out is the pool's; null is unlimited."""
+    """A new work order, with exactly one of `command` and `script`. A time limit of null is none."""
 
     model_config = ConfigDict(json_schema_extra={"oneOf": [{"required": ["command"]}, {"required": ["script"]}]})
 
     project: Name = "default"
+    """Project it belongs to."""
     pool: ShortText = "default"
-    command: Annotated[list[Text], Field(min_length=1, max_length=4_096)] | None = None
-    script: Annotated[str, Field(min_length=1), AfterValidator(_no_nul)] | None = None
+    """Pool that runs it."""
+    command: Annotated[list[Text], Field(min_length=1, max_length=4_096)] | None = unsaid(None)
+    """Program and arguments."""
+    script: LongText | None = unsaid(None)
+    """A shell script to run instead of a command."""
     env: Annotated[dict[EnvName, Text], Field(max_length=1_000)] = Field(default_factory=dict)
+    """Environment variables, by name. Values are kept sealed and never shown."""
     payload: Json = None
+    """JSON for the order; it is in the file that `STANDBY_PAYLOAD_FILE` names."""
     labels: Annotated[dict[LabelName, LabelValue], Field(max_length=64)] = Field(default_factory=dict)
+    """Names and values of yours, to find it by."""
     priority: Annotated[int, Field(ge=-1_000_000, le=1_000_000)] = 100
-    queue_timeout_s: Seconds | None = None
-    start_timeout_s: Seconds = 0
-    run_timeout_s: Seconds | None = None
-    stop_grace_s: Seconds = 0
-    memory_mb: Annotated[int, Field(ge=0, le=2**40)] | None = None
-    cpus: Annotated[float, Field(ge=0.001, le=10_000, allow_inf_nan=False)] | None = None
-    retry: RetryBody = RetryBody()
+    """Smaller goes first."""
+    queue_timeout_s: Seconds | None = unsaid(None)
+    """How long it may wait for a slot; null: for ever. Left out: the pool's."""
+    start_timeout_s: Seconds = unsaid(0)
+    """How long its start may take. Left out: the pool's."""
+    run_timeout_s: Seconds | None = unsaid(None)
+    """How long it may run; null: for ever. Left out: the pool's."""
+    stop_grace_s: Seconds = unsaid(0)
+    """How long it may take to stop before it is forced. Left out: the pool's."""
+    memory_mb: Megabytes | None = unsaid(None)
+    """Memory it takes of its host's budget. Left out or null: the pool's."""
+    cpus: Processors | None = unsaid(None)
+    """Processors it takes of its host's budget. Left out or null: the pool's."""
+    retry: RetryBody = unsaid(RetryBody())
+    """How often and when it is run again by itself. Left out: the pool's."""
     not_before: Time | None = None
+    """Not before this time, like 2030-01-31T12:00:00Z, or in milliseconds since the epoch."""
     dedupe_key: ShortText | None = None
+    """While an order of its project with this key is unfinished, that one is meant."""
     concurrency_key: ShortText | None = None
+    """Of the orders of its project with this key one runs at a time."""
     on_conflict: OnConflict = OnConflict.WAIT
+    """With a `concurrency_key` that another unfinished order has: wait, cancel this new one, or cancel the old one."""
     urgent: bool = False
+    """Before all that wait; for the admin key only."""
     rerun_of: ShortText | None = None
+    """Id of the order that this one repeats."""
 
 
 class BulkBody(Body):
     """Orders to take in: each for itself, or all or none of them."""
 
     orders: Annotated[list[SubmitBody], Field(min_length=1, max_length=BULK_MOST)]
+    """The orders, each as for one alone."""
     together: bool = False
+    """All or none of them, in one transaction."""
 
 
 class FilterBody(Body):
@@ -133,106 +133,132 @@ class FilterBody(Body):
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
     state: Annotated[list[OrderState], Field(max_length=len(OrderState))] = []
+    """In one of these states; an empty list is any."""
     pool: ShortText | None = None
+    """Of this pool."""
     project: Name | None = None
+    """Of this project."""
     labels: Annotated[dict[LabelName, LabelValue], Field(max_length=64)] = {}
+    """With all of these labels."""
     id_prefix: ShortText | None = None
+    """Whose id begins with this."""
     ids: Annotated[list[ShortText], Field(max_length=BULK_MOST)] = []
+    """One of these; an empty list is any."""
 
 
 class ManyBody(Body):
     """Something to be done with every order that matches, at most 1,000 in one call."""
 
     filter: FilterBody
+    """Which orders are meant."""
     dry_run: bool = False
+    """Only count them."""
     reason: ReasonText | None = None
+    """Why; kept in the events."""
     cursor: ShortText | None = None
     """The `next` of the call before."""
 
 
 class ReasonBody(Body):
-    """Why somebody asks; kept in the event."""
+    """Why somebody asks."""
 
     reason: ReasonText | None = None
+    """Why; kept in the event."""
 
 
 class DrainBody(ReasonBody):
     """Why somebody drains; `now` stops what runs."""
 
     now: bool = False
+    """Stop what runs."""
 
 
 class ScheduleBody(Body):
     """A new schedule: when it ticks, and the order of each tick."""
 
     name: Name
+    """Its name."""
     cron: ShortText
+    """When it ticks: minute, hour, day of month, month, day of week; or `@hourly`, `@daily`, `@weekly`, `@monthly`."""
     zone: ShortText = "UTC"
+    """Time zone of its ticks, like Europe/Berlin."""
     missed: Missed = Missed.ONCE
+    """What becomes of ticks that nobody could make: none of them, the last one, or each."""
     order: SubmitBody
+    """The order of each tick, without `not_before` and `rerun_of`."""
 
 
 class PatchScheduleBody(Body):
-    """What to change of a schedule; only what is given."""
+    """What to change of a schedule; what is left out stays as it is."""
 
     model_config = ConfigDict(json_schema_extra={"minProperties": 1})
 
-    cron: ShortText = ""
-    zone: ShortText = ""
-    missed: Missed = Missed.ONCE
-    order: SubmitBody = SubmitBody()
+    cron: ShortText = unsaid("")
+    """When it ticks."""
+    zone: ShortText = unsaid("")
+    """Time zone of its ticks."""
+    missed: Missed = unsaid(Missed.ONCE)
+    """What becomes of ticks that nobody could make."""
+    order: SubmitBody = unsaid(SubmitBody())
+    """The order of each tick, as a whole, with its env values."""
 
 
 class SettingsBody(Body):
-    """Settings of a pool; only what is given is set. Null is unlimited."""
+    """Settings of a pool, as in its configuration; what is left out stays as it is. Null is unlimited."""
 
-    slots_max: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    slots_warm: Annotated[int, Field(ge=0, le=1_000_000)] = 0
-    running_max: CountOrNull = None
-    starts_per_minute: CountOrNull = None
-    queue_max: CountOrNull = None
-    idle_ttl_s: Seconds | None = None
-    max_uses: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    max_age_s: Seconds | None = None
-    pick: Literal["lru", "mru"] = "lru"
-    image: Annotated[str, Field(min_length=1, max_length=512)] | None = None
-    memory_mb: Annotated[int, Field(ge=0, le=2**40)] = 0
-    queue_timeout_s: Seconds | None = None
-    queue_timeout_max_s: Seconds | None = None
-    deploy_timeout_s: Seconds = 0
-    start_timeout_s: Seconds = 0
-    run_timeout_s: Seconds | None = None
-    stop_grace_s: Seconds = 0
-    retries: Annotated[int, Field(ge=0, le=100)] = 0
-    retry_base_s: Seconds = 0
-    retry_factor: Annotated[float, Field(ge=1, le=100, allow_inf_nan=False)] = 1
-    retry_cap_s: Seconds = 0
-    retry_on: Reasons = []
-    no_retry_on: Reasons = []
+    slots_max: Count = unsaid(0)
+    slots_warm: Count = unsaid(0)
+    running_max: Count | None = unsaid(None)
+    starts_per_minute: Count | None = unsaid(None)
+    queue_max: Count | None = unsaid(None)
+    idle_ttl_s: Seconds | None = unsaid(None)
+    max_uses: Count | None = unsaid(None)
+    max_age_s: Seconds | None = unsaid(None)
+    pick: Literal["lru", "mru"] = unsaid("lru")
+    image: Annotated[str, Field(min_length=1, max_length=512)] | None = unsaid(None)
+    memory_mb: Megabytes = unsaid(0)
+    queue_timeout_s: Seconds | None = unsaid(None)
+    queue_timeout_max_s: Seconds | None = unsaid(None)
+    deploy_timeout_s: Seconds = unsaid(0)
+    start_timeout_s: Seconds = unsaid(0)
+    run_timeout_s: Seconds | None = unsaid(None)
+    stop_grace_s: Seconds = unsaid(0)
+    retries: Retries = unsaid(0)
+    retry_base_s: Seconds = unsaid(0)
+    retry_factor: Factor = unsaid(1)
+    retry_cap_s: Seconds = unsaid(0)
+    retry_on: Reasons = unsaid([])
+    no_retry_on: Reasons = unsaid([])
 
 
 class PatchPoolBody(Body):
     """What to set over the configuration, and what to give back to it."""
 
-    set: SettingsBody = SettingsBody()
+    set: SettingsBody = unsaid(SettingsBody())
+    """What wins over the configuration from now on."""
     unset: Annotated[list[Literal[tuple(OVERRIDABLE)]], Field(max_length=len(OVERRIDABLE))] = []  # type: ignore[valid-type]
+    """What is the configuration's again."""
     reason: ReasonText | None = None
+    """Why; kept in the event."""
 
 
 class ProjectSettingsBody(Body):
-    """Settings of a project; only what is given is set. Null is unlimited."""
+    """Settings of a project, as in its configuration; what is left out stays as it is. Null is unlimited."""
 
-    running_max: CountOrNull = None
-    weight: Annotated[int, Field(ge=1, le=1_000)] = 1
-    queue_max: CountOrNull = None
+    running_max: Count | None = unsaid(None)
+    weight: Annotated[int, Field(ge=1, le=1_000)] = unsaid(1)
+    queue_max: Count | None = unsaid(None)
 
 
 class PatchProjectBody(Body):
     """What to set over the configuration, and what to give back to it."""
 
-    set: ProjectSettingsBody = ProjectSettingsBody()
+    set: ProjectSettingsBody = unsaid(ProjectSettingsBody())
+    """What wins over the configuration from now on."""
     unset: Annotated[list[Literal[PROJECT_SETTINGS]], Field(max_length=len(PROJECT_SETTINGS))] = []  # type: ignore[valid-type]
+    """What is the configuration's again."""
     reason: ReasonText | None = None
+    """Why; kept in the event."""
 
 
 class KeyBody(Body):
@@ -244,7 +270,7 @@ class KeyBody(Body):
 class DeadBody(Body):
     """An operator's word about a host; its name is written once more so that no other one is meant."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=1_000), AfterValidator(_no_nul)]
+    reason: NeededReason
     confirm: str
 
 
@@ -267,7 +293,7 @@ class LineBody(Body):
     """One line of output."""
 
     stream: Literal["stdout", "stderr"] = "stdout"
-    text: Annotated[str, Field(max_length=65_536), AfterValidator(_no_nul)]
+    text: LineText
 
 
 class OutputBody(Body):
@@ -286,7 +312,7 @@ class ErrorBody(Body):
     """Why a run failed, by its worker's word."""
 
     name: ShortText
-    text: Annotated[str, Field(max_length=4_000), AfterValidator(_no_nul)] | None = None
+    text: ErrorText | None = None
     retryable: bool | None = None
 
 
@@ -297,11 +323,6 @@ class ResultBody(BeatBody):
     error: ErrorBody | None = None
     result: Json = None
     """At most 64 KB."""
-
-
-class _Bulk(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    orders: Annotated[list[msgspec.Raw], msgspec.Meta(min_length=1, max_length=BULK_MOST)]
-    together: bool = False
 
 
 B = TypeVar("B", bound=Body)
@@ -329,27 +350,15 @@ async def parse(request: Request, model: type[B], most_kb: int, *, empty: bytes 
     raw = await read_body(request, most_kb)
     if not raw.strip() and empty is not None:
         return model.model_validate_json(empty), empty
-    _need_json(request)
+    need_json(request)
     try:
         return model.model_validate_json(raw), raw
     except ValidationError as error:
         raise from_validation(error, model) from None
 
 
-async def parse_bulk(request: Request, most_kb: int) -> tuple[list[bytes], bool]:
-    """The orders of a bulk, each as it was sent, and whether all or none are meant: each is checked for itself."""
-    _need_json(request)
-    raw = await read_body(request, most_kb)
-    try:
-        bulk = msgspec.json.decode(raw, type=_Bulk)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        text = cut(f"the body cannot be used: {error}", 300)
-        hint = f'send {{"orders": [...], "together": false}} with 1 to {BULK_MOST} orders'
-        raise invalid(text, hint, "orders") from None
-    return [bytes(each) for each in bulk.orders], bulk.together
-
-
-def _need_json(request: Request) -> None:
+def need_json(request: Request) -> None:
+    """415 for a body of another kind."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise Problem(415, "json_needed", "the body must be JSON", "send it with Content-Type: application/json")
