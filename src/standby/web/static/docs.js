@@ -90,7 +90,7 @@ function parameters(list) {
     element("code", {}, each.name),
     each.in,
     type(each.schema),
-    element("span", {}, ...(each.required ? [must()] : []), ...prose(each.description || limits(each.schema))),
+    about(each.required, each.description, each.schema),
   ]);
   return [element("h3", {}, "Parameters"), table(["name", "in", "type", ""], rows)];
 }
@@ -123,27 +123,30 @@ function shape(name, schema) {
   return element(
     "details",
     { id: shapeId(name), "data-words": name.toLowerCase() },
-    element("summary", {}, element("code", {}, name), element("small", {}, schema.description || "")),
+    element("summary", {}, element("code", {}, name), element("small", {}, (schema.description || "").replaceAll("`", ""))),
     element("div", { class: "inside" }, element("p", {}, ...prose(schema.description || "")), ...inside),
   );
 }
 
 function fieldRow(field, schema, of) {
-  const needed = (of.required || []).includes(field);
-  return [
-    element("code", {}, field),
-    type(schema),
-    element("span", {}, ...(needed && of.title?.endsWith("Body") ? [must()] : []), limits(schema)),
-  ];
+  const needed = (of.required || []).includes(field) && of.title?.endsWith("Body");
+  return [element("code", {}, field), type(schema), about(needed, schema.description, schema)];
 }
 
-function must() {
-  return element("span", { class: "must" }, "needed ");
+// What a field means, and below it how large it may be and what it is when it is left out.
+function about(needed, text, schema) {
+  return element(
+    "span",
+    {},
+    ...(needed ? [element("span", { class: "must" }, "needed ")] : []),
+    ...prose(text),
+    ...(limits(schema) ? [element("small", {}, limits(schema))] : []),
+  );
 }
 
 // A schema as people write types: words, links to shapes, "one of" as a | b.
 function type(schema) {
-  if (!schema || !Object.keys(schema).length) return element("span", {}, "any JSON");
+  if (!schema) return element("span", {}, "any JSON");
   if (schema.$ref) {
     const name = schema.$ref.split("/").pop();
     return element("a", { href: `#${shapeId(name)}` }, name);
@@ -153,9 +156,9 @@ function type(schema) {
   const choices = schema.anyOf || schema.oneOf;
   if (choices) return element("span", {}, ...joined(choices.map(type), " | "));
   if (schema.type === "array") return element("span", {}, "list of ", type(schema.items));
-  if (schema.type === "object" && schema.additionalProperties) {
-    return element("span", {}, "map of ", type(schema.additionalProperties === true ? {} : schema.additionalProperties));
-  }
+  const values = schema.additionalProperties || Object.values(schema.patternProperties || {})[0];
+  if (schema.type === "object" && values) return element("span", {}, "map of ", type(values === true ? {} : values));
+  if (!schema.type) return element("span", {}, "any JSON");
   return element("span", {}, [schema.format === "date-time" ? "time" : schema.type].flat().join(" | "));
 }
 
