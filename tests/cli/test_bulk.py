@@ -106,8 +106,15 @@ def test_orders_are_named_by_ids_or_by_a_filter_never_both_never_neither(standby
     assert standby("orders", "cancel").code == 2
     assert standby("orders", "purge", "a", "--pool", "p").code == 2
     assert server.asked == []
-    assert standby("orders", "purge", "a", "b", "--json").code == 0
-    assert bodies(server)[0]["filter"] == {"ids": ["a", "b"]}
+    standby("orders", "purge", "a" * 26, "b" * 26, "--json")
+    assert bodies(server)[0]["filter"] == {"ids": ["a" * 26, "b" * 26]}
+
+
+def test_what_is_removed_for_ever_is_named_by_whole_ids(standby: Standby, play: Play) -> None:
+    server = play(ok(DONE))
+    said = standby("orders", "purge", "a" * 26, "01m7")
+    assert (said.code, server.asked) == (2, [])
+    assert "'01m7' is not a whole id" in said.err
 
 
 @pytest.mark.parametrize("verb", ["rerun", "purge"])
@@ -226,6 +233,14 @@ def test_a_file_that_cannot_be_read_as_orders_is_refused_before_anything_is_sent
     said = standby("orders", "submit", "--file", str(file))
     assert (said.code, server.asked) == (2, [])
     assert str(file) in said.err
+
+
+def test_what_is_wrong_with_a_file_is_said_once(standby: Standby, tmp_path: Path) -> None:
+    (tmp_path / "orders.jsonl").write_text('{"command": ["a"]}\n{"command": ["b" }')
+    wrong = standby("orders", "submit", "--file", "orders.jsonl")
+    assert wrong.err == "standby: orders.jsonl:2: not JSON: Expecting ',' delimiter (column 18)\n"
+    missing = standby("orders", "submit", "--file", "none.jsonl")
+    assert missing.err == "standby: --file: none.jsonl cannot be read: No such file or directory\n"
 
 
 def test_all_or_none_names_the_lines_that_are_in_the_way(standby: Standby, play: Play, tmp_path: Path) -> None:

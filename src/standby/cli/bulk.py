@@ -5,13 +5,13 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
 from standby.cli.talk import (
     HERE,
+    ID_LENGTH,
     OK,
     REFUSED,
     Server,
@@ -24,6 +24,7 @@ from standby.cli.talk import (
     pair,
     print_json,
     say,
+    text_of,
 )
 from standby.client.answers import Bulk, Verdict
 from standby.client.blocking import Client
@@ -107,6 +108,8 @@ def rerun(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerN
 
 def purge(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: ServerNeed = HERE) -> int:
     """Remove ended orders with their runs, logs and events, for ever: those named, or all that a filter matches."""
+    if part := next((each for each in ids if len(each) < ID_LENGTH), None):
+        raise Unusable(f"{part!r} is not a whole id; purge wants all {ID_LENGTH} characters: it is for ever")
     return _act("purge", ids, only, how, server)
 
 
@@ -247,16 +250,15 @@ def _told_verdict(verdict: Verdict, line: int, server: Server) -> None:
 
 def _orders_of(file: str) -> list[tuple[int, NewOrder, int]]:
     """Line number, order and size of each line that is not empty; all are read before any is sent."""
-    try:
-        text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"--file: {file} cannot be read: {error}") from None
+    text = text_of(file, "--file")
     found: list[tuple[int, NewOrder, int]] = []
     for number, line in enumerate(text.split("\n"), 1):
         try:
             order = text_json.loads(line) if line.strip() else None
+        except text_json.JSONDecodeError as error:
+            raise Unusable(f"{file}:{number}: not JSON: {error.msg} (column {error.colno})") from None
         except ValueError as error:
-            raise Unusable(f"{file}:{number}: is not JSON: {error}") from None
+            raise Unusable(f"{file}:{number}: not JSON: {error}") from None
         if isinstance(order, dict):
             new: Any = order
             found.append((number, new, len(line.encode())))

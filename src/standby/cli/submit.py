@@ -2,18 +2,16 @@
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Annotated, Any, Final, cast
 
 import msgspec
 from cyclopts import Parameter
 
 from standby.cli.follow import how_it_ended, stay
-from standby.cli.talk import HERE, OK, ServerNeed, Unusable, one_of, order_code, pair, print_json, say
+from standby.cli.talk import HERE, OK, ServerNeed, Unusable, one_of, order_code, pair, print_json, say, text_of
 from standby.client.answers import Order
 from standby.client.blocking import Client
 from standby.client.plans import NewOrder
@@ -106,9 +104,15 @@ def submit(
         elif not server.json and not follow:
             print(order.id, flush=True)
         say(_welcome(order))
+        if wish is not None and wish.retries and not server.json and not _retries_exit(order):
+            say("--retries is for failed starts and lost runs; add --retry-on exit to retry a program that fails, too")
         return end_of(client, order.id, follow=follow, as_json=server.json) if stays else OK
 
     return server.ask(hand_in)
+
+
+def _retries_exit(order: Order) -> bool:
+    return "exit" in order.retry.retry_on and "exit" not in order.retry.no_retry_on
 
 
 def _welcome(order: Order) -> str:
@@ -133,7 +137,7 @@ def order_body(command: Sequence[str], wish: Wish) -> NewOrder:
     """The request for what was asked on the command line; what was not said is left to the server."""
     body: dict[str, Any] = {
         "command": list(command) or None,
-        "script": None if wish.script is None else _text_of(wish.script, "--script"),
+        "script": None if wish.script is None else text_of(wish.script, "--script"),
         "pool": wish.pool,
         "project": wish.project,
         "priority": wish.priority,
@@ -194,19 +198,12 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _payload(text: str) -> Any:
-    raw = _text_of(text[1:], "--payload") if text.startswith("@") else text
+    raw = text_of(text[1:], "--payload") if text.startswith("@") else text
     try:
         msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
         raise Unusable(f"--payload is not JSON: {error}") from None
     return msgspec.Raw(raw.strip().encode())
-
-
-def _text_of(path: str, option: str) -> str:
-    try:
-        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Unusable(f"{option}: {path} cannot be read: {error}") from None
 
 
 def _variable(text: str) -> tuple[str, str]:

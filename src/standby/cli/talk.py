@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import msgspec
@@ -120,6 +121,16 @@ def pair(text: str, option: str) -> tuple[str, str]:
     if not sign or not name:
         raise Unusable(f"{option}: write name=value")
     return name, value
+
+
+def text_of(path: str, option: str) -> str:
+    """What a file holds, or stdin for -."""
+    try:
+        return sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise Unusable(f"{option}: {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise Unusable(f"{option}: {path} is not text in UTF-8 (at byte {error.start})") from None
 
 
 def one_of(word: str, known: Sequence[str], option: str, noun: str) -> str:
