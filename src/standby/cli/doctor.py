@@ -130,7 +130,8 @@ def _there(server: Server) -> Iterator[Check]:
     try:
         found = server.ask(lambda client: client.doctor())
     except ServerUnreachable as error:
-        yield _check("server", False, str(error), "start it with `standby serve`")
+        do = "start it with `standby serve`"
+        yield _check("server", False, str(error).removesuffix(f"; {do}"), do)
     except ServerRefused as error:
         yield _check("server", False, f"{address.url}: {error}", "is the key right, and the server of this version?")
     else:

@@ -24,7 +24,7 @@ def list_keys(*, server: ServerNeed = HERE) -> int:
     columns = {
         "KEY": lambda key: key.name,
         "MADE": lambda key: f"{ago(key.created_at)} ago",
-        "ENDS IN": lambda key: key.last4,
+        "LAST LETTERS": lambda key: key.last4,
     }
     return server.show({"keys": plain}, lambda: print_table(found, columns))
 

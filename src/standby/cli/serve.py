@@ -49,6 +49,8 @@ UVICORN: Final[Mapping[str, Any]] = {
     "timeout_graceful_shutdown": CONNECTIONS_GRACE_S,
 }
 
+OTHER_PORT: Final = "choose another: --port 8378, or `STANDBY_PORT=8378 make up`"
+
 log = structlog.get_logger()
 
 
@@ -68,15 +70,15 @@ def serve(
     config
         The configuration file (standby.toml here, if there is one).
     state_dir
-        Where everything is kept.
+        Where everything is kept; .standby unless said (STANDBY_STATE_DIR).
     database
-        postgresql://... or sqlite:///...; a SQLite file in the state directory unless said.
+        postgresql://... or sqlite:///...; a SQLite file in the state directory unless said (STANDBY_DATABASE).
     bind
-        Address to listen on; 127.0.0.1 unless said.
+        Address to listen on; 127.0.0.1 unless said (STANDBY_BIND).
     port
-        Port to listen on; 8377 unless said, 0 is any free one.
+        Port to listen on; 8377 unless said, 0 is any free one (STANDBY_PORT).
     auth
-        Without keys only this machine may ask.
+        Every request needs a key; with --no-auth none does, and only this machine may ask (STANDBY_AUTH).
     """
     flags = {"state_dir": state_dir, "database": database, "bind": bind, "port": port, "auth": auth}
     settings = load_config(config, flags=flags)
@@ -251,8 +253,8 @@ def _listening(config: Config) -> Iterator[socket.socket]:
             text = f"cannot listen on {config.bind}: {error.strerror}; --bind takes an address, --port the port"
             raise StandbyError(text) from None
         except OSError as error:
-            text = f"cannot listen on {config.bind} port {config.port}: {error.strerror}; choose another with --port"
-            raise StandbyError(text) from None
+            text = f"cannot listen on {config.bind} port {config.port}: {error.strerror}"
+            raise StandbyError(f"{text}; {OTHER_PORT}") from None
         listener.listen(BACKLOG)
         listener.setblocking(False)
         yield listener
