@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -18,9 +19,9 @@ from rich.console import Console
 
 from standby import __version__
 from standby.cli import table
+from standby.cli.events import event_table
 from standby.cli.follow import print_record
 from standby.cli.main import ORDERS, app
-from standby.cli.orders import event_line
 from standby.cli.talk import say
 from standby.client.address import find_address
 from standby.client.answers import Event, LogEnd
@@ -44,6 +45,9 @@ from tests.e2e.house import House, house
         ("submit", "--not-before", "soon", "--", "true"),
         ("submit", "--not-before", "2030-01-31T12:00:00", "--", "true"),
         ("orders", "list", "--state", "faild"),
+        ("orders", "list", "--limit", "0"),
+        ("orders", "logs", "01", "--run", "0"),
+        ("events", "--limit", "0"),
         ("orders", "cancel", "--state", "faild", "--yes"),
         ("logs", "01"),
         ("nonsense",),
@@ -209,13 +213,13 @@ def test_what_somebody_wrote_gives_no_orders_to_the_terminal(capsys: pytest.Capt
     table.print_facts({"what": f"{evil}\nnext"})
     view = {"seq": 1, "at": "2030-01-01T00:00:00Z", "kind": "order.failed", "subject": "x", "trigger": "look"}
     event = {**view, "actor": "a", "data": {"run": {"reason": "exit", "error": f"{evil}\nnext"}}}
-    print(event_line(msgspec.convert(event, Event)))
+    event_table().print(msgspec.convert(event, Event))
     say(evil)
     told = capsys.readouterr()
     shown = told.out + told.err
     assert not set(shown) & set(map(chr, (*range(10), *range(11, 32), *range(127, 160))))
     assert shown.count("a b�[2J�]0;owned��31m� ä") == 4
-    assert len(told.out.splitlines()) == 5, "a fact may have lines, an event is on one"
+    assert len(told.out.splitlines()) == 6, "a fact may have lines, an event is on one"
 
 
 def test_a_table_without_room_puts_the_words_below_their_row(
@@ -238,6 +242,61 @@ def test_a_table_fits_the_terminal_and_cuts_no_id(
     assert all(len(line) <= width for line in lines)
     assert lines[1].startswith("0" * 26 + " waiting_retry")
     assert all(text in "\n".join(lines[1:]) for text in row[:5])
+
+
+def test_a_column_that_says_what_is_usual_gives_way_before_words_are_cut(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["ID", "POOL", "WHAT", "NOTE"]
+    columns = {name: itemgetter(at) for at, name in enumerate(names)}
+    row = ["0" * 26, "default", "python3 report.py", "it waits for a slot"]
+
+    def lines(width: int, *rows: list[str]) -> list[str]:
+        monkeypatch.setattr(table, "_console", lambda: Console(width=width))
+        table.print_table(rows, columns, {"POOL": "default"})
+        return capfd.readouterr().out.splitlines()
+
+    assert lines(80, row)[0].split() == names
+    assert [line.split()[1:] for line in lines(66, row)] == [["WHAT", "NOTE"], [*row[2].split(), *row[3].split()]]
+    assert lines(66, row, ["1" * 26, "other", "x", "y"])[1:4] == [
+        "0" * 26 + " default",
+        *(f"  {each}" for each in row[2:]),
+    ]
+    assert lines(50, row)[1:] == ["0" * 26, *(f"  {each}" for each in row[2:])], "no word is cut below 18 letters"
+
+
+@pytest.mark.parametrize("width", [40, 60, 80, 120])
+def test_events_fit_the_terminal_and_nothing_of_them_is_cut(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setattr(table, "_console", lambda: Console(width=width))
+    view = {"seq": 1, "at": "2030-01-01T00:00:00Z", "subject": "0" * 26, "trigger": "look", "actor": "leader:vm-1"}
+    run = {"reason": "start_failed", "error": "cannot start it: " + "many words " * 9}
+    events = [
+        {**view, "kind": "order.failed", "data": {"run": {"reason": "exit", "exit_code": 3}}},
+        {**view, "kind": "order.retry_waiting", "data": {"run": run}},
+        {**view, "kind": "host.led", "subject": "local"},
+    ]
+    listing = event_table()
+    for event in events:
+        listing.print(msgspec.convert(event, Event))
+    out = capfd.readouterr().out
+    assert max(map(len, out.splitlines())) <= width
+    assert not re.search(" $", out, re.MULTILINE)
+    told = " ".join(out.split())
+    for text in ("0" * 26, "leader", "exit 3", f"start_failed: {run['error'].strip()}", "vm-1"):
+        assert text in told
+
+
+def test_facts_are_wrapped_below_their_beginning_and_end_without_spaces(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table.print_facts({"a": "short", "longer": "some words"})
+    assert capfd.readouterr().out.splitlines() == ["a       short", "longer  some words"]
+    monkeypatch.setattr(table, "_console", lambda: Console(width=30))
+    table.print_facts({"a": "many words " * 5, "longer": "x" * 30, "none": None})
+    lines = ["a       many words many words", "        many words many words", "        many words"]
+    assert capfd.readouterr().out.splitlines() == [*lines, "longer  " + "x" * 22, " " * 8 + "x" * 8]
 
 
 def test_the_server_is_found_upward_and_its_key_is_shown_to_no_other(tmp_path: Path) -> None:
@@ -294,7 +353,7 @@ def test_a_taken_port_or_a_second_server_is_said_in_words(tmp_path: Path, standb
         other = House(tmp_path / "other", port=int(port))
         taken = standby("serve", "--config", str(other.config))
         assert taken.code == 1
-        assert "choose another" in taken.err
+        assert "choose another: --port 8378, or `STANDBY_PORT=8378 make up`" in taken.err
         both = standby("serve", "--config", str(other.config), "--bind", f"127.0.0.1:{port}")
         assert both.code == 1
         assert "--bind takes an address, --port the port" in both.err

@@ -53,6 +53,7 @@ def test_a_server_that_left_its_file_behind_is_bad(standby: Standby, tmp_path: P
     said = standby("doctor")
     assert said.code == 1
     assert "does not answer" in said.out
+    assert said.out.count("start it with `standby serve`") == 1
 
 
 def test_a_clock_that_went_back_and_an_open_directory_are_noticed(standby: Standby, tmp_path: Path) -> None:
@@ -115,6 +116,17 @@ def test_the_shell_completes_commands_and_options(standby: Standby, tmp_path: Pa
     assert standby("--version").out.strip() == __version__
 
 
+def test_who_installs_completion_is_told_what_was_written_and_what_is_missing(
+    standby: Standby, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", "/nowhere")
+    said = standby("--install-completion", "--shell", "bash")
+    assert (said.code, "~/.bashrc reads it" in said.err, "standby is not on PATH" in said.err) == (0, True, True)
+    script = next(tmp_path.glob(".local/**/standby"))
+    assert str(script) in said.err and str(script) in (tmp_path / ".bashrc").read_text()
+
+
 def test_a_closed_pipe_and_ctrl_c_end_without_a_word(home: House) -> None:
     home.ended(home.submit("true"))
     command = [sys.executable, "-m", "standby.cli.main", "events", "--after", "0"]
@@ -126,7 +138,7 @@ def test_a_closed_pipe_and_ctrl_c_end_without_a_word(home: House) -> None:
         [*command, "--follow"], cwd=home.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as followed:
         assert followed.stdout is not None
-        assert followed.stdout.readline() and followed.stdout.readline()
+        assert all(followed.stdout.readline() for _ in range(3)), "the names of the columns, and two events"
         followed.send_signal(2)
         _, err = followed.communicate(timeout=30)
     assert followed.returncode == 130

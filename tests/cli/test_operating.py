@@ -1,6 +1,7 @@
 """What an operator does by the command line, against a real server."""
 
 import json
+import re
 import subprocess
 import sys
 
@@ -18,6 +19,55 @@ def test_why_an_order_waits_and_what_happens_next_is_said(at_home: Standby) -> N
     view = json.loads(at_home("orders", "why", order_id, "--json").out)
     assert (view["id"], view["gate"]["name"]) == (order_id, "not_before")
     assert at_home("orders", "why", "nobody").code == 4
+
+
+def test_how_an_ended_order_ended_and_why_it_was_not_retried_is_said(at_home: Standby) -> None:
+    order_id = at_home("submit", "--wait", "--retries", "2", "--", "sh", "-c", "exit 3").out.split()[0]
+    outcome = "failed (exit), exit code 3; not retried: retry_on has no exit"
+    for verb in ("why", "show"):
+        assert re.search(rf"^outcome +{re.escape(outcome)}$", at_home("orders", verb, order_id).out, re.MULTILINE)
+    shown = at_home("orders", "show", order_id).out
+    assert re.search(r"^run 1: +ended in \S+ after [0-9]+ m?s \(exit, exit code 3\)$", shown, re.MULTILINE)
+    assert re.search(r"order\.failed +leader exit 3$", shown, re.MULTILINE)
+    assert json.loads(at_home("orders", "why", order_id, "--json").out).keys() >= {"id", "state", "next"}
+
+
+def test_retries_that_leave_out_failing_programs_are_spoken_of_at_submit(at_home: Standby) -> None:
+    assert "add --retry-on exit" in at_home("submit", "--retries", "2", "--", "true").err
+    for words in (("--retries", "2", "--retry-on", "exit"), ("--retries", "2", "--json"), ()):
+        assert "--retry-on" not in at_home("submit", *words, "--", "true").err
+
+
+def test_what_the_output_of_an_order_does_not_say_is_said_beside_it(at_home: Standby) -> None:
+    def made(*words: str) -> str:
+        return at_home("submit", "--wait", *words).out.split()[0]
+
+    quiet, broken, failed = (
+        made("--", "true"),
+        made("--retries", "1", "--retry-on", "start_failed", "--", "/no/such"),
+        made("--", "sh", "-c", "echo; exit 3"),
+    )
+    waiting = at_home("submit", *LATER, "--", "true").out.strip()
+    nothing = "wrote nothing; it ended with"
+    assert at_home("orders", "logs", quiet).err == f"run 1 {nothing} exit code 0\n"
+    assert at_home("orders", "logs", broken).err.startswith(f"run 2 {nothing} start_failed: cannot start /no/such")
+    first, last = at_home("orders", "logs", "-f", broken).err.splitlines()
+    assert first.startswith("run 1 ended with start_failed: ") and first.endswith("; it was tried again")
+    assert last.startswith(f"run 2 {nothing} start_failed: ")
+    assert at_home("orders", "logs", failed) == (0, "\n", "")
+    assert at_home("orders", "logs", "-f", failed) == (0, "\n", "run 1 ended with exit code 3\n")
+    assert "no run of it began yet: " in at_home("orders", "logs", waiting).err
+    at_home("orders", "cancel", waiting)
+    assert "no run of it began: cancelled" in at_home("orders", "logs", "-f", waiting).err
+
+
+def test_an_empty_list_is_said_to_be_one_and_a_pool_that_is_not_there_is_refused(at_home: Standby) -> None:
+    assert at_home("orders", "list", "--label", "nobody=has") == (0, "", "no orders\n")
+    pool = at_home("orders", "list", "--pool", "nope")
+    assert (pool.code, pool.out) == (4, "")
+    assert "there is no pool 'nope'; there are: default" in pool.err
+    project = at_home("orders", "list", "--project", "nope")
+    assert (project.code, "there is no project 'nope'" in project.err, "no orders" in project.err) == (0, True, True)
 
 
 def test_an_order_is_meant_by_the_beginning_of_its_id_as_long_as_no_other_has_it(at_home: Standby) -> None:
@@ -110,6 +160,9 @@ def test_events_are_followed_and_taken_up_where_one_stopped(at_home: Standby, ho
         finally:
             followed.kill()
     assert seen[0] == order_id
+    every = at_home("events", "--json").out.splitlines()
+    newest = at_home("events", "--json", "--limit", "2").out.splitlines()
+    assert len(newest) == 2 and set(newest) <= {*every, *at_home("events", "--json", "--after", place).out.splitlines()}
     strange = at_home("events", "--after", f"{place[:-8]}zzzzzzzz")
     assert strange.code == 4
     assert "Traceback" not in strange.err

@@ -1,6 +1,7 @@
 """`standby db ...`, `standby config ...`: what needs no server."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -135,13 +136,17 @@ def show(
         "SETTING": lambda each: each.name,
         "FROM": lambda each: each.value_from,
         "VALUE": lambda each: _written(each.value),
-        "WHERE": lambda each: each.where + (f" (over {', '.join(each.over)})" if each.over else ""),
+        "WHERE": lambda each: None if each.value_from == "default" else _where(each.where, each.over),
     }
     if rows or not changed:
         print_table(rows, columns)
     else:
         say("everything is at its default")
     return OK
+
+
+def _where(where: str, over: Sequence[str]) -> str:
+    return where + (f" (over {', '.join(over)})" if over else "")
 
 
 def _written(value: Any) -> str:

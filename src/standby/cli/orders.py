@@ -2,17 +2,20 @@
 
 import json
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Final
 
 import msgspec
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 
 from standby.cli import bulk
-from standby.cli.follow import print_record, print_run, stay
+from standby.cli.events import end_words, event_table
+from standby.cli.follow import end_of_order, print_record, print_run, say_rest, stay
 from standby.cli.submit import end_of
-from standby.cli.table import print_facts, print_table
+from standby.cli.table import print_facts, print_rows, print_table
 from standby.cli.talk import HERE, OK, OrderId, ServerNeed, ago, cut, find, length, print_json, say, shown, tame, what
-from standby.client.answers import Event, Gate, Order, OrderPage, Run, Said, Why
+from standby.client.answers import ENDED, Event, Gate, Order, OrderPage, Run, Said, Why
 from standby.client.blocking import Client
 from standby.client.errors import ServerRefused
 from standby.client.flows import PAGE
@@ -31,7 +34,7 @@ app.command(bulk.submit)
 def list_orders(
     *,
     only: Annotated[bulk.Only | None, Parameter(name="*")] = None,
-    limit: int = 50,
+    limit: Annotated[int, Parameter(validator=Number(gte=1))] = 50,
     cursor: str | None = None,
     server: ServerNeed = HERE,
 ) -> int:
@@ -49,6 +52,9 @@ def list_orders(
     if server.json:
         print_json(page)
         return OK
+    if not page.orders:
+        say("no orders")
+        return OK
     columns = {
         "ID": lambda order: order.id,
         "STATE": lambda order: order.state,
@@ -58,7 +64,7 @@ def list_orders(
         "WHAT": what,
         "NOTE": _note,
     }
-    print_table(page.orders, columns)
+    print_table(page.orders, columns, {"POOL": "default", "PROJECT": "default"})
     if page.next:
         say(f"there are more: --cursor {page.next}")
     return OK
@@ -71,7 +77,20 @@ def _pages(client: Client, which: Which, limit: int, cursor: str | None) -> Orde
     while page.next is not None and len(orders) < limit:
         page = client.orders_page(limit=min(limit - len(orders), PAGE), cursor=page.next, **which)
         orders += page.orders
+    if not orders:
+        _refuse_unknown(client, which)
     return OrderPage(orders=orders, next=page.next)
+
+
+def _refuse_unknown(client: Client, which: Which) -> None:
+    """A pool of the filter that is not there is refused. An order makes its project: that one is only spoken of."""
+    if pool := which.get("pool"):
+        client.pool(pool)
+    project = which.get("project")
+    if project and not client.orders_page(limit=1, project=project).orders:
+        names = [each.name for each in client.projects()]
+        if project not in names:
+            say(f"there is no project {project!r}" + (f"; there are: {', '.join(names)}" if names else ""))
 
 
 def _note(order: Order) -> str | None:
@@ -79,10 +98,7 @@ def _note(order: Order) -> str | None:
         return order.gate.text
     if not order.ended:
         return None  # how the run before ended says nothing of this one
-    code = None if order.exit_code is None else f"exit {order.exit_code}"
-    if order.reason in (None, "exit"):
-        return code if order.exit_code else None
-    return ", ".join(part for part in (order.reason, code) if part)
+    return end_words(order.reason, order.exit_code)
 
 
 @app.command
@@ -98,11 +114,12 @@ def show(order_id: OrderId, /, *, server: ServerNeed = HERE) -> int:
     if server.json:
         print_json({**msgspec.to_builtins(order), "runs": runs, "events": events})
         return OK
-    print_facts({**_facts(order), **_limits(order, usual)})
-    for run in runs:
-        print(_run_line(run))
+    outcome = end_of_order(order, runs) if order.ended else None
+    print_facts({"id": order.id, "state": order.state, "outcome": outcome, **_facts(order), **_limits(order, usual)})
+    print_rows([_run_row(run) for run in runs])
+    table = event_table(subject=False)
     for event in events:
-        print(event_line(event, subject=False))
+        table.print(event)
     return OK
 
 
@@ -124,21 +141,21 @@ def _limits(order: Order, usual: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _run_line(run: Run) -> str:
+def _run_row(run: Run) -> tuple[str, str]:
+    """A run in words: where, for how long, and how it ended."""
     code = None if run.exit_code is None else f"exit code {run.exit_code}"
     parts = ", ".join(part for part in (run.error_name or run.reason, code) if part)
     how = (f" ({parts})" if parts else "") + (f": {run.error}" if run.error else "")
-    return tame(f"run {run.number}: {run.state} in {run.slot}{how}")
+    return f"run {run.number}:", tame(" ".join(f"{run.state} in {run.slot}{_took(run)}{how}".splitlines()))
 
 
-def event_line(event: Event, *, subject: bool = True) -> str:
-    """An event on one line: when, what, by whom, and why as far as it says: a person's own words, or the reason."""
-    note, ended = event.data.get("note", {}), event.data.get("run") or event.data.get("order") or {}
-    reason = note.get("reason") or ended.get("reason")
-    said = [str(part) for part in (reason, ended.get("error"), note.get("said")) if part and part != event.to_state]
-    about = f"  {event.subject}" if subject else ""
-    words = " ".join(": ".join(said).splitlines())
-    return tame(f"{shown(event.at)}  {event.kind}{about}  by {event.actor}{': ' if words else ''}{words}")
+def _took(run: Run) -> str:
+    """How long it has run; nothing of one that never began."""
+    began = run.ready_at or (run.commanded_at if run.exit_code is not None else None)
+    if began is None:
+        return ""
+    took = ((run.ended_at or datetime.now(UTC)) - began).total_seconds()
+    return f" {'for' if run.ended_at is None else 'after'} {length(took, units=2)}"
 
 
 def _facts(order: Order) -> dict[str, Any]:
@@ -207,10 +224,18 @@ def _gate(gate: Gate | None) -> dict[str, str | None]:
 @app.command
 def why(order_id: OrderId, /, *, server: ServerNeed = HERE) -> int:
     """Why it waits, its place in the queue, and what happens next."""
-    found = server.ask(lambda client: client.why(find(client, order_id)))
+
+    def read(client: Client) -> tuple[Why, str | None]:
+        found = client.why(find(client, order_id))
+        if server.json or found.state not in ENDED:
+            return found, None
+        return found, end_of_order(client.order(found.id), client.runs(found.id))
+
+    found, outcome = server.ask(read)
     facts = {
         "id": found.id,
         "state": found.state,
+        "outcome": outcome,
         **_gate(found.gate),
         "waiting": None if found.waiting_since is None else f"for {ago(found.waiting_since)}",
         "position": found.position,
@@ -226,8 +251,8 @@ def logs(
     /,
     *,
     follow: Annotated[bool, Parameter(name=("--follow", "-f"), negative=(), show_default=False)] = False,
-    run: int | None = None,
-    from_line: Annotated[int, Parameter(name="--from")] = 0,
+    run: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    from_line: Annotated[int, Parameter(name="--from", validator=Number(gte=0))] = 0,
     server: ServerNeed = HERE,
 ) -> int:
     """Its output: of the last run, or of the one named; with -f all runs until the order has ended.
@@ -244,14 +269,19 @@ def logs(
 
     def read(client: Client) -> None:
         found = find(client, order_id)
+        number, wrote = run, False
         if follow and run is None and from_line == 0:
-            stay(client, found, follow=True, as_json=server.json)
+            order = stay(client, found, follow=True, as_json=server.json)
+            number, wrote = order.attempt, next(client.logs(found), None) is not None
         elif follow:
             number = run or max(1, client.order(found).attempt)
-            print_run(client, found, number, from_line, as_json=server.json)
+            wrote = print_run(client, found, number, from_line, as_json=server.json)
         else:
             for line in client.logs(found, run=run, start=from_line):
                 print_record(line, as_json=server.json)
+                wrote = True
+        if from_line == 0 and (follow or not wrote):
+            say_rest(client, found, number, wrote=wrote, late=not follow, as_json=server.json)
 
     server.ask(read)
     return OK
