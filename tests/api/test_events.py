@@ -49,6 +49,26 @@ async def read_stream(home: House, path: str, most: int, **headers: str) -> list
     return found[:most]
 
 
+async def test_the_newest_events_are_read_from_the_end_of_the_history(home: House) -> None:
+    first, second, third = [(await home.submit())["id"] for _ in range(3)]
+    await home.post(f"/work-orders/{first}/cancel")
+    every = (await home.get("/events")).json()
+
+    async def newest(query: str) -> list[tuple[str, str]]:
+        page = (await home.get(f"/events?newest=true&{query}")).json()
+        assert page["next"] == (every["next"] if "subject" not in query else page["next"])
+        return [(event["kind"], event["subject"]) for event in page["events"]]
+
+    assert await newest("limit=2") == [("order.submitted", third), ("order.cancelled", first)]
+    assert await newest("limit=2&kind=order.submitted") == [("order.submitted", second), ("order.submitted", third)]
+    assert await newest(f"limit=1&subject={second}") == [("order.submitted", second)]
+    assert len(await newest("limit=1000")) == len(every["events"])
+    place = every["events"][-2]["seq"]
+    assert await newest(f"limit=9&after={place}") == [("order.cancelled", first)]
+    last = (await home.get(f"/events?newest=true&after={every['next']}")).json()
+    assert last == {"events": [], "next": every["next"]}
+
+
 async def test_events_are_filtered_by_kind_and_subject(home: House) -> None:
     first, second = (await home.submit())["id"], (await home.submit())["id"]
     await home.post(f"/work-orders/{first}/cancel")

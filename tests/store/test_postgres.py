@@ -204,6 +204,8 @@ HOT = {
     "open by project": (queries.OPEN_BY_PROJECT, ()),
     "events": (queries.EVENTS, (0, 10)),
     "events of": (queries.EVENTS_OF, (0, 10, "x")),
+    "events before": (queries.EVENTS_BEFORE, (10, 10)),
+    "events before of": (queries.EVENTS_BEFORE_OF, (10, 10, "x")),
     "found": (queries.FOUND, (["x"], ["y"], 0)),
 }
 

@@ -228,6 +228,7 @@ async def test_a_commit_that_failed_is_tried_once_more_and_then_down(
         (queries.WAITING, "orders_due"),
         (queries.OPEN_BY_PROJECT, "orders_slot"),
         (queries.EVENTS_OF, "events_subject"),
+        (queries.EVENTS_BEFORE_OF, "events_subject"),
         (queries.NEWEST_OF_PROJECT, "specs_project"),
         (queries.WINDOW_OF_PROJECT, "specs_project"),
         (queries.NEWEST_BY_ID, "PRIMARY KEY"),

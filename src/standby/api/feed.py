@@ -26,12 +26,18 @@ Kinds = Annotated[list[EventKind], Query(default_factory=list, description="Only
 
 @router.get("/events", dependencies=KNOWN_PARAMETERS)
 async def list_events(
-    world: WorldNeed, kind: Kinds, after: str = "0", subject: str | None = None, limit: EventLimit = 200
+    world: WorldNeed,
+    kind: Kinds,
+    after: str = "0",
+    subject: str | None = None,
+    limit: EventLimit = 200,
+    newest: bool = False,
 ) -> Response:
     """Everything that happened after a place, oldest first. `next` is always a place to go on from. With `kind` a page
     may be short, also empty, although more follows: go on until `next` stays the same."""
     start = await resume(world.store, after)
-    events, place = await read_events(world.store, start, limit, frozenset(kind), subject)
+    read = read_newest if newest else read_events
+    events, place = await read(world.store, start, limit, frozenset(kind), subject)
     view = EventsView(events=[event_view(event) for event in events], next=place or after)
     return answer(view)
 
@@ -53,6 +59,25 @@ async def read_events(
         if not kinds or len(batch) < BATCH:
             break
     return found, None if last is None else _place(store, last)
+
+
+async def read_newest(
+    store: Store, after: int, most: int, kinds: frozenset[EventKind], subject: str | None
+) -> tuple[list[Event], str | None]:
+    """The newest events behind a place, oldest first, and the cursor after the last one there is; null when there was
+    none."""
+    found: list[Event] = []
+    last: Event | None = None
+    before: int | None = None
+    size = BATCH if kinds else most
+    for _ in range(WALK_MOST // BATCH):
+        batch = [event for event in await store.events_before(before, size, subject) if event.seq > after]
+        last = last or next(iter(batch), None)
+        found += [event for event in batch if not kinds or event.kind in kinds]
+        if len(found) >= most or len(batch) < size:
+            break
+        before = batch[-1].seq
+    return found[:most][::-1], None if last is None else _place(store, last)
 
 
 def _place(store: Store, event: Event) -> str:

@@ -85,7 +85,8 @@ async def read_logs(
         run, from_line = _after(last_event_id)
         tail = None
     if run is not None and run > work.order.attempt:
-        raise invalid(f"order {order_id} has had {work.order.attempt} runs", "ask for one of those", "run")
+        had = f"{work.order.attempt} run{'' if work.order.attempt == 1 else 's'}"
+        raise invalid(f"order {order_id} has had {had}", "ask for one of those", "run")
     if tail is not None:
         from_line = max(from_line, await _lines_stored(world, f"{order_id}-{run or work.order.attempt}") - tail)
     if not follow:

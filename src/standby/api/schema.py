@@ -50,6 +50,7 @@ _PARAMETERS: Final = {
     "pool": "Only of this pool.",
     "project": "Only of this project.",
     "host": "Only of this host.",
+    "newest": "The newest ones instead of those that follow.",
     "id_prefix": "Only those whose id begins with this.",
     "limit": "How many at most.",
     "cursor": "The `next` of the page before.",

@@ -1,7 +1,6 @@
 """`standby events`: what happened, and what happens."""
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
@@ -25,7 +24,7 @@ def events(
     kind: Annotated[list[str] | None, Parameter(negative=())] = None,
     subject: str | None = None,
     after: str | None = None,
-    limit: Annotated[int | None, Parameter(validator=Number(gte=1))] = None,
+    limit: Annotated[int | None, Parameter(validator=Number(gte=1, lte=1_000))] = None,
     server: ServerNeed = HERE,
 ) -> int:
     """What happened, oldest first; with -f what happens from now on.
@@ -48,7 +47,7 @@ def events(
 
     def read(client: Client) -> None:
         nonlocal last
-        for event in _wanted(client, kinds, subject, after, limit, follow=follow):
+        for event in client.events(follow=follow, after=after, kind=kinds, subject=subject, newest=limit):
             print_json(event) if server.json else table.print(event)
             last = event.cursor
 
@@ -59,17 +58,6 @@ def events(
         raise
     _go_on(last)
     return OK
-
-
-def _wanted(
-    client: Client, kinds: Sequence[str], subject: str | None, after: str | None, limit: int | None, *, follow: bool
-) -> Iterator[Event]:
-    if limit is not None:
-        newest = deque(client.events(after=after, kind=kinds, subject=subject), limit)
-        yield from newest
-        after = newest[-1].cursor if newest else after
-    if limit is None or follow:
-        yield from client.events(follow=follow, after=after, kind=kinds, subject=subject)
 
 
 def _go_on(last: str) -> None:

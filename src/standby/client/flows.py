@@ -76,13 +76,33 @@ def wait(order_id: str, timeout: float | None = None) -> Plan[Order]:
 
 
 def events(
-    *, follow: bool = False, after: str | int | None = None, kind: Kinds = None, subject: str | None = None
+    *,
+    follow: bool = False,
+    after: str | int | None = None,
+    kind: Kinds = None,
+    subject: str | None = None,
+    newest: int | None = None,
 ) -> Flow[Event]:
     """What happened after a place (an event's `cursor`), oldest first. With `follow` also what comes, taken up again
-    where a connection broke off; without `after` that is from now on, else from the oldest one that is kept."""
+    where a connection broke off; without `after` that is from now on, else from the oldest one that is kept. With
+    `newest` of what happened only so many, the last ones (1 to 1000)."""
+    if newest is not None:
+        return _newest_events(newest, after, kind, subject, follow=follow)
     if follow:
         return _followed_events(after, kind, subject)
     return _event_pages(after, kind, subject)
+
+
+def _newest_events(
+    newest: int, after: str | int | None, kind: Kinds, subject: str | None, *, follow: bool
+) -> Flow[Event]:
+    place = str(after or 0)
+    params = [*_kinds(kind), *given(after=place, subject=subject, limit=newest, newest="true")]
+    page = yield from ask(get("events", params=params), _Events)
+    for event in page.events:
+        yield Item(replace(event, cursor=_cursor(event, page.next)))
+    if follow:
+        yield from _followed_events(page.next, kind, subject)
 
 
 def _event_pages(after: str | int | None, kind: Kinds, subject: str | None) -> Flow[Event]:
@@ -90,14 +110,17 @@ def _event_pages(after: str | int | None, kind: Kinds, subject: str | None) -> F
     while True:
         params = [*_kinds(kind), *given(after=place, subject=subject, limit=PAGE_EVENTS)]
         page = yield from ask(get("events", params=params), _Events)
-        store, _, looked = (page.next or "").partition(".")
         for event in page.events:
-            # With a filter the next place may lie behind the last event that passed.
-            whole = page.next if looked.partition(".")[0] == str(event.seq) else None
-            yield Item(replace(event, cursor=whole or f"{store}.{event.seq}"))
+            yield Item(replace(event, cursor=_cursor(event, page.next)))
         if page.next is None or (not page.events and page.next == place):
             return
         place = page.next
+
+
+def _cursor(event: Event, following: str | None) -> str:
+    """The place after an event. With a filter the next place may lie behind the last event that passed."""
+    store, _, looked = (following or "").partition(".")
+    return following if following and looked.partition(".")[0] == str(event.seq) else f"{store}.{event.seq}"
 
 
 def _followed_events(after: str | int | None, kind: Kinds, subject: str | None) -> Flow[Event]:

@@ -319,6 +319,9 @@ class Store(Protocol):
     async def events(self, after: int, most: int, subject: str | None = None) -> Sequence[Event]:
         """Events with seq > after, oldest first."""
 
+    async def events_before(self, before: int | None, most: int, subject: str | None = None) -> Sequence[Event]:
+        """Events with seq < before (null: all), newest first."""
+
     async def last_seq(self) -> int: ...
     async def mark(self, seq: int) -> str | None:
         """What tells this event from another one with its number: the beginning of its change's id."""

@@ -336,6 +336,8 @@ PROJECTS: Final = "select * from projects order by name"
 # history, by cursor
 EVENTS: Final = "select * from events where seq > $1 order by seq limit $2"
 EVENTS_OF: Final = "select * from events where subject = $3 and seq > $1 order by seq limit $2"
+EVENTS_BEFORE: Final = "select * from events where seq < $1 order by seq desc limit $2"
+EVENTS_BEFORE_OF: Final = "select * from events where subject = $3 and seq < $1 order by seq desc limit $2"
 LAST_SEQ: Final = "select coalesce(max(seq), 0) from events"
 MARK: Final = "select substr(change, 1, 8) from events where seq = $1"
 HISTORY: Final = """

@@ -293,6 +293,14 @@ class Reads(ScheduleReads):
             found = await self.fetch(queries.EVENTS_OF, after, most, subject)
         return [rows.value(Event, row) for row in found]
 
+    async def events_before(self, before: int | None, most: int, subject: str | None = None) -> Sequence[Event]:
+        place = UNLIMITED if before is None else before
+        if subject is None:
+            found = await self.fetch(queries.EVENTS_BEFORE, place, most)
+        else:
+            found = await self.fetch(queries.EVENTS_BEFORE_OF, place, most, subject)
+        return [rows.value(Event, row) for row in found]
+
     async def last_seq(self) -> int:
         return int((await self.fetch(queries.LAST_SEQ))[0][0])
 
