@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
         ("/work-orders?stat=failed", "stat: unknown parameter; did you mean state?"),
         ("/work-orders?labels=a=b", "labels: unknown parameter; did you mean label?"),
         ("/events?kind=order.fialed", "kind: there is no kind 'order.fialed'; did you mean order.failed?"),
-        ("/events?since=1", "since: unknown parameter; known are after, kind, limit, subject"),
+        ("/events?since=1", "since: unknown parameter; known are after, kind, limit, newest, subject"),
         ("/events?limit=1001", "limit: 1000 at most"),
         ("/slots?pol=a", "pol: unknown parameter; did you mean pool?"),
     ],
