@@ -28,6 +28,7 @@ def test_only_start_failed_lost_and_drained_are_retried_by_default(reason: Reaso
     [
         (Retry(), Exit(start_error="no such command", retryable=False), False),
         (Retry(), Exit(start_error="no such image"), True),
+        (Retry(), Exit(error_name="Late", retryable=False), True),  # it was not ready in time, and then said why
         (Retry(), None, True),
         (Retry(retry_on=(Reason.START_FAILED,)), Exit(start_error="no such command", retryable=False), True),
         (Retry(retry_on=(Reason.EXIT,)), Exit(start_error="no such command", retryable=False), False),

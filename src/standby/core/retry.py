@@ -25,7 +25,8 @@ def retried(policy: Retry, reason: Reason, ending: Exit | None = None) -> bool:
         return named.error_name not in policy.fatal_errors
     if reason in policy.no_retry_on:
         return False
-    if reason is Reason.START_FAILED and ending is not None and ending.retryable is False:
+    never_began = ending is not None and ending.start_error is not None and ending.retryable is False
+    if reason is Reason.START_FAILED and never_began:
         return reason in policy.retry_on
     return reason in RETRIED_BY_DEFAULT or reason in policy.retry_on or (named is not None and named.retryable is True)
 
