@@ -33,7 +33,7 @@ format: $(VENV)/.dev ## put the code in shape
 docs: $(VENV)/.run ## write the generated parts of docs/ again
 	$(BIN)/python tools/write_docs.py
 
-bench: $(VENV)/.dev ## measure this machine next to the peers (20 minutes; 3 with QUICK=1); some parts with ARGS="drain"
+bench: $(VENV)/.dev ## measure this machine next to the peers (22 minutes; 3 with QUICK=1); some parts with ARGS="drain"
 	@$(BIN)/python -m bench $(if $(QUICK),--quick) $(ARGS)
 
 SEEDS ?= 2000
