@@ -24,6 +24,8 @@ T = TypeVar("T")
 JUMP_MS = 5_000
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _SHORT_AT_ONCE = 64
+_TIME_LETTERS = 10
+_CHANCE = (1 << 80) - 1
 _PAIRS = [first + second for first in _ALPHABET for second in _ALPHABET]
 
 
@@ -98,6 +100,8 @@ class Ids:
     def __init__(self, chance: Callable[[int], bytes] | None = None) -> None:
         self._chance = chance or Chance()
         self._last = 0
+        self._time = 0, "0" * _TIME_LETTERS
+        """The time of the last order, and how it is written."""
         self._short: list[str] = []
 
     def order(self, now: int) -> str:
@@ -105,7 +109,10 @@ class Ids:
         value = (now << 80) | int.from_bytes(self._chance(10), "big") >> 1
         value = max(value, self._last + 1)
         self._last = value
-        return _letters(value, 26)
+        time, began = value >> 80, self._time
+        if time != began[0]:
+            began = self._time = time, _letters(time, _TIME_LETTERS)
+        return began[1] + _letters(value & _CHANCE, 16)
 
     def short(self) -> str:
         """A new id for a change or an instance."""
@@ -133,6 +140,8 @@ class Shared:
 
     def __init__(self) -> None:
         self._asked: dict[Hashable, asyncio.Future[Any]] = {}
+        self._kept: dict[Hashable, Any] = {}
+        """Answers that are kept a while."""
 
     async def ask(self, key: Hashable, question: Callable[[], Awaitable[T]], *, keep_s: float = 0.0) -> T:
         """The answer. Only for what may be as old as the oldest question that is still open, and `keep_s` more: never
@@ -147,19 +156,18 @@ class Shared:
         return found
 
     def at_hand(self, key: Hashable) -> Any | None:
-        """The answer, where it is there already."""
-        asked = self._asked.get(key)
-        if asked is None or not asked.done() or asked.cancelled() or asked.exception() is not None:
-            return None
-        return asked.result()
+        """The answer, where it is kept: for those whom a question would cost more than the answer."""
+        return self._kept.get(key)
 
     def forget(self, key: Hashable) -> None:
         """Ask anew from now on."""
         self._asked.pop(key, None)
+        self._kept.pop(key, None)
 
     def _answered(self, key: Hashable, done: "asyncio.Future[Any]", keep_s: float) -> None:
         failed = done.cancelled() or done.exception() is not None
-        if keep_s > 0 and not failed:
+        if keep_s > 0 and not failed and self._asked.get(key) is done:
+            self._kept[key] = done.result()
             done.get_loop().call_later(keep_s, self._expire, key, done)
         else:
             self._expire(key, done)
@@ -167,6 +175,7 @@ class Shared:
     def _expire(self, key: Hashable, done: "asyncio.Future[Any]") -> None:
         if self._asked.get(key) is done:
             del self._asked[key]
+            self._kept.pop(key, None)
 
 
 class Arrivals:
@@ -183,7 +192,7 @@ class Arrivals:
     def offer(self, work: Work) -> bool:
         """Whether somebody claims it, right behind the change that takes it in: to be saved without waiting for
         anything before. Saved later or not at all, it is only claimed later or not at all."""
-        return any(take(work) for take in self._leaders)
+        return bool(self._leaders) and any(take(work) for take in self._leaders)
 
 
 @dataclass(frozen=True, kw_only=True)

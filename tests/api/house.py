@@ -57,6 +57,11 @@ class House:
         self.store = world.store
         self._slots: Counter[str] = Counter()
 
+    def look_again(self) -> None:
+        """What was read a moment ago is read anew."""
+        for key in list(self.world.shared._asked):
+            self.world.shared.forget(key)
+
     async def get(self, path: str, **more: Any) -> httpx2.Response:
         return await self.http.get(f"/api/v1{path}", **more)
 

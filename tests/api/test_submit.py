@@ -84,7 +84,7 @@ async def test_orders_of_one_moment_have_places_behind_each_other_and_their_lane
 ) -> None:
     monkeypatch.setattr(standings, "PLACE_KEPT_S", 60.0)
     await home.submit()
-    home.world.shared._asked.clear()
+    home.look_again()
     counted, count = list[str](), home.world.store.position_at
 
     async def position_at(pool: str, project: str, rank: int, order_id: str) -> int:

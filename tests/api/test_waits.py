@@ -12,11 +12,6 @@ from tests.api.house import House, View, house, until
 pytestmark = pytest.mark.anyio
 
 
-def look_again(home: House) -> None:
-    """What was read a moment ago is read anew."""
-    home.world.shared._asked.clear()
-
-
 async def measure(home: House, *lengths_ms: int, **body: object) -> None:
     """Runs of these lengths end."""
     for length_ms in lengths_ms:
@@ -25,14 +20,14 @@ async def measure(home: House, *lengths_ms: int, **body: object) -> None:
         home.clock.at += length_ms
         await home.finish(order_id, Exit(code=0))
     await home.lead()
-    look_again(home)
+    home.look_again()
 
 
 async def begin(home: House, **body: object) -> str:
     """A run is open."""
     order_id: str = (await home.submit(**body))["id"]
     await home.walk(order_id, OrderState.RUNNING)
-    look_again(home)
+    home.look_again()
     return order_id
 
 
@@ -48,7 +43,7 @@ async def test_the_answer_to_a_submit_has_the_wait_its_range_and_what_that_is_wo
         running = await begin(home)
         home.clock.at += 2_000
         await home.lead()
-        look_again(home)
+        home.look_again()
         taken = await home.submit()
         assert taken["estimated_wait_ms"] == 3_000 + 5_000, "one waits before it"
         assert taken["estimate"] == {"low_ms": 8_000, "high_ms": 8_000, "confidence": "fair", "why_none": None}
@@ -71,7 +66,7 @@ async def test_of_other_projects_only_those_count_whose_turn_comes_before(tmp_pa
             for place, wait_ms in enumerate(waits_ms, 1):
                 home.clock.at += 1
                 await home.lead()
-                look_again(home)
+                home.look_again()
                 taken = await home.submit(project=project)
                 assert (taken["queue_position"], taken["estimated_wait_ms"]) == (place, pytest.approx(wait_ms, abs=9))
                 assert (await why(home, taken["id"]))["estimated_wait_ms"] == taken["estimated_wait_ms"]
@@ -82,7 +77,7 @@ async def test_the_orders_of_one_request_wait_for_one_another(tmp_path: Path) ->
         await measure(home, *[5_000] * 10)
         await begin(home)
         await home.submit(project="other")
-        look_again(home)
+        home.look_again()
         orders = [{"command": ["true"], "project": project} for project in ("default", "tight", "default")]
         # with a key they are counted before they are saved
         key = {"Idempotency-Key": "k"}
@@ -112,12 +107,12 @@ async def test_who_needs_no_key_does_not_wait_for_those_who_do(tmp_path: Path) -
         for _ in range(9):
             await home.submit(concurrency_key="one")
         await home.lead()
-        look_again(home)
+        home.look_again()
         taken = await home.submit()
         assert taken["estimated_wait_ms"] == 4_000, "the first place goes to the next one with the key"
         assert (await why(home, taken["id"]))["estimated_wait_ms"] == 4_000
         behind = await home.submit()
-        look_again(home)
+        home.look_again()
         assert (await why(home, behind["id"]))["estimated_wait_ms"] == 9_000
 
 
@@ -164,7 +159,7 @@ async def test_nobody_of_a_lane_goes_before_its_first_who_waits_for_memory_and_t
         await measure(home, *[5_000] * 10)
         running = await begin(home)
         first = (await home.submit())["id"]
-        look_again(home)
+        home.look_again()
         small = await home.submit(memory_mb=100)
         assert small["estimated_wait_ms"] == 5_000
         found = await why(home, small["id"])
@@ -187,9 +182,9 @@ async def test_where_a_label_tells_how_long_runs_take_the_wait_goes_by_the_label
         await measure(home, *[100_000] * 10, **long)
         await begin(home, **short)
         assert (await home.submit(**long))["estimated_wait_ms"] == 5_000, "a short one is at work"
-        look_again(home)
+        home.look_again()
         assert (await home.submit(**short))["estimated_wait_ms"] == 105_000, "and a long one is next"
-        look_again(home)
+        home.look_again()
         last = await home.submit()
         assert last["estimated_wait_ms"] == 110_000
         assert (await why(home, last["id"]))["estimated_wait_ms"] == 110_000
@@ -212,7 +207,7 @@ async def test_nobody_can_say_how_long_a_person_takes(home: House) -> None:
     await measure(home, 5_000)
     assert (await home.submit())["estimated_wait_ms"] == 0
     await home.post("/pools/default/pause", {"reason": "lunch"})
-    look_again(home)
+    home.look_again()
     for found in (await home.submit(), await why(home, waiting)):
         assert found["estimated_wait_ms"] is None
         assert found["estimate"]["why_none"] == "pool default is paused by tester for 0 s (lunch): resume it to go on"
@@ -220,7 +215,7 @@ async def test_nobody_can_say_how_long_a_person_takes(home: House) -> None:
     await home.post("/pools/default/resume", {})
     assert (await why(home, waiting))["estimated_wait_ms"] == 0
     await home.http.patch("/api/v1/pools/default", json={"set": {"slots_max": 0}})
-    look_again(home)
+    home.look_again()
     for found in (await home.submit(), await why(home, waiting)):
         assert found["estimate"]["why_none"] == "pool default has slots_max = 0 (set by tester): nothing starts"
 

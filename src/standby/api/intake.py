@@ -20,7 +20,7 @@ from standby.core import lifecycle, processors, warm
 from standby.core.draft import draft, foreign
 from standby.core.estimate import Wait
 from standby.core.lifecycle import Cause
-from standby.core.model import Change, Idempotency, OnConflict, Pool, Retry, Spec, Trigger
+from standby.core.model import Change, Host, Idempotency, OnConflict, Pool, Retry, Spec, Trigger
 from standby.seal import SealBroken
 from standby.starts import has_seats
 from standby.store.contract import Answer, Listed, StoreDown, Verdict, Work
@@ -75,9 +75,11 @@ class Intake:
         if body.urgent and self._actor not in ADMINS:
             text = f"only the key named admin may put an order before all lanes, not {self._actor}"
             raise Problem(403, "admin_needed", text, "leave urgent out and give it a smaller priority")
-        spec = await self._spec(body, pool, payload)
+        if body.rerun_of is not None and await self._world.store.order(body.rerun_of) is None:
+            raise invalid(f"there is no order {body.rerun_of!r} to run again", "name an order that exists", "rerun_of")
+        spec = self._spec(body, pool, payload)
         memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
-        await self._check_fits(memory_mb, spec.cpus, pool)
+        self._check_fits(memory_mb, spec.cpus, pool, await self._host(pool.host))
         fingerprint = self.fingerprint(body, payload) if key is not None else ""
         return Wish(
             project=body.project,
@@ -103,7 +105,7 @@ class Intake:
         fresh = {"schedule": None, "tick_at": None, "urgent": False}
         spec = replace(spec, rerun_of=order.id, submitted_by=self._actor, **fresh)
         pool = await self._pool_for(order.pool, order.project)
-        await self._check_fits(order.memory_mb, spec.cpus, pool)
+        self._check_fits(order.memory_mb, spec.cpus, pool, await self._host(pool.host))
         return Wish(project=order.project, pool=pool, memory_mb=order.memory_mb, spec=spec, env=env, said=said)
 
     def fingerprint(self, body: SubmitBody, payload: str) -> str:
@@ -112,31 +114,37 @@ class Intake:
         canonical = msgspec.json.encode([given, payload], order="deterministic")
         return self._world.seal.fingerprint(f"{body.project}\n".encode() + canonical)
 
-    async def _pool(self, name: str) -> Pool:
-        if name not in self._pools:
-            world = self._world
-            pool = await world.shared.ask(("pool", name), lambda: world.store.pool(name), keep_s=POOL_KEPT_S)
+    async def _pool_for(self, name: str, project: str) -> Pool:
+        world, pool = self._world, self._pools.get(name)
+        if pool is None:
+            key = "pool", name
+            pool = world.shared.at_hand(key)
             if pool is None:
-                names = sorted(each.name for each in await self._world.store.pools())
+                pool = await world.shared.ask(key, lambda: world.store.pool(name), keep_s=POOL_KEPT_S)
+            if pool is None:
+                names = sorted(each.name for each in await world.store.pools())
                 hint = f"use one of: {', '.join(names)}" if names else "the server has no pools yet"
                 raise invalid(f"there is no pool {name!r}", hint, "pool")
             self._pools[name] = pool
-        return self._pools[name]
-
-    async def _pool_for(self, name: str, project: str) -> Pool:
-        pool = await self._pool(name)
         if (text := foreign(pool, project)) is not None:
             raise invalid(text, "use another pool, or submit it in that project", "project")
         return pool
 
-    async def _spec(self, body: SubmitBody, pool: Pool, payload: str) -> Spec:
+    async def _host(self, name: str) -> Host:
+        world, key = self._world, ("host", name)
+        host: Host | None = world.shared.at_hand(key)
+        if host is None:
+            host = await world.shared.ask(key, lambda: world.store.host(name), keep_s=HOST_KEPT_S)
+        if host is None:
+            raise not_found("host", name)
+        return host
+
+    def _spec(self, body: SubmitBody, pool: Pool, payload: str) -> Spec:
         if (body.command is None) == (body.script is None):
             text = "exactly one of command and script is needed"
             raise invalid(text, "send a command list or a script text", "command")
         if body.command is not None and not body.command[0]:
             raise invalid("the command's first word is empty", "name the program to run", "command")
-        if body.rerun_of is not None and await self._world.store.order(body.rerun_of) is None:
-            raise invalid(f"there is no order {body.rerun_of!r} to run again", "name an order that exists", "rerun_of")
         if body.on_conflict is not OnConflict.WAIT and body.concurrency_key is None:
             text = "on_conflict says what to do about others with its concurrency_key, and it has none"
             raise invalid(text, "send a concurrency_key too", "on_conflict")
@@ -167,12 +175,10 @@ class Intake:
             cpus=None if body.cpus is None else round(body.cpus, 3),
         )
 
-    async def _check_fits(self, memory_mb: int, cpus: float | None, pool: Pool) -> None:
+    def _check_fits(self, memory_mb: int, cpus: float | None, pool: Pool, host: Host) -> None:
         """What can never be started is refused, with the figures."""
-        world, name = self._world, pool.host
-        host = await world.shared.ask(("host", name), lambda: world.store.host(name), keep_s=HOST_KEPT_S)
-        if host is None:
-            raise not_found("host", name)
+        if host.memory_mb is None and host.cpus is None:
+            return
         seats = has_seats(self._world, host)
         memory_mb = warm.needed_mb(pool, memory_mb, seats)
         if host.memory_mb is not None and memory_mb > host.memory_mb:
@@ -188,7 +194,9 @@ class Intake:
 
     async def take(self, wishes: Sequence[Wish], *, together: bool = False) -> list[Taken | Problem]:
         """Save each wish, or all or none of them; says what became of each, in order."""
-        done: list[Taken | Problem | None] = [*await self._refused(wishes)]
+        done: list[Taken | Problem | None] = [None] * len(wishes)
+        if not queues.unlimited(self._world, wishes):
+            done = [*await self._refused(wishes)]
         if together and (refused := next((each for each in done if isinstance(each, Problem)), None)) is not None:
             raise refused
         for _ in range(TRIES):
@@ -267,14 +275,16 @@ class Intake:
     async def _outcome(self, wish: Wish, change: Change, place: Standing, verdict: Verdict) -> Taken | Problem | None:
         """Null when it has to be tried again."""
         if verdict.saved:
-            if isinstance(place.wait, Wait):
-                self._world.estimates.give(change.subject, change.at, place.wait)
             assert change.order is not None and verdict.seq is not None
-            text = _answer(change, place)
-            if await conflicts.settle(self._world, self._actor, change.order, wish.spec, verdict.seq):
-                work = await self._world.store.order(change.subject)
+            if isinstance(place.wait, Wait):
+                self._world.estimates.give(change.order.id, change.at, place.wait)
+            text, order_id = _answer(change, place), change.order.id
+            if wish.spec.on_conflict is not OnConflict.WAIT and await conflicts.settle(
+                self._world, self._actor, change.order, wish.spec, verdict.seq
+            ):
+                work = await self._world.store.order(order_id)
                 text = text if work is None else msgspec.json.encode(order_view(work.order, work.spec))
-            return Taken(answer="submitted", order_id=change.subject, text=text)
+            return Taken(answer="submitted", order_id=order_id, text=text)
         if verdict.answer is not Answer.DUPLICATE:
             return None
         if wish.key is not None:

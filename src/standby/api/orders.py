@@ -96,7 +96,7 @@ async def explain_order(world: WorldNeed, order_id: str) -> Response:
         id=order.id,
         state=order.state,
         waiting_since=time(order.state_since) if order.state in _WAITING else None,
-        gate=gate_view(gate),
+        gate=None if gate is None else gate_view(gate),
         position=await world.store.position(order),
         estimated_wait_ms=wait_ms,
         estimate=estimate,

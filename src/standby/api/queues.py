@@ -15,6 +15,8 @@ LIMITS_KEPT_S: Final = 5.0
 RETRY_AFTER_S: Final = 5
 TOLD_S: Final = 60.0
 """So seldom a server tells in the history that orders are refused."""
+_LIMITED: Final = ("queues",)
+"""Where the projects that have a limit are shared."""
 
 
 class Wanted(Protocol):
@@ -41,6 +43,14 @@ class Queue:
             f"send it again in {RETRY_AFTER_S} s, or raise queue_max of the {self.noun}",
             headers={"Retry-After": str(RETRY_AFTER_S)},
         )
+
+
+def unlimited(world: World, wanted: Sequence[Wanted]) -> bool:
+    """Whether no limit counts for any of these, as far as that was read a moment ago."""
+    projects = world.shared.at_hand(_LIMITED)
+    if projects is None:
+        return False
+    return not [each for each in wanted if each.pool.settings.queue_max is not None or each.project in projects]
 
 
 async def refusals(world: World, wanted: Sequence[Wanted]) -> Sequence[Problem | None]:
@@ -83,7 +93,7 @@ async def _projects(world: World) -> dict[str, Project]:
     async def read() -> dict[str, Project]:
         return {project.name: project for project in await world.store.projects() if project.queue_max is not None}
 
-    return await world.shared.ask(("queues",), read, keep_s=LIMITS_KEPT_S)
+    return await world.shared.ask(_LIMITED, read, keep_s=LIMITS_KEPT_S)
 
 
 async def _queue(world: World, noun: str, name: str, most: int) -> Queue:

@@ -13,7 +13,7 @@ from standby.api.needs import ActorNeed, WorldNeed
 from standby.api.orders import find
 from standby.api.problems import Problem, ProblemView, cut, from_validation, invalid
 from standby.api.views import OrderView, answer
-from standby.api.wire import BULK_MOST, ReasonBody, SubmitBody, need_json, parse, payload_text, read_body
+from standby.api.wire import BULK_MOST, ReasonBody, SubmitBody, header, need_json, parse, payload_text, read_body
 
 KEY_SEPARATOR: Final = "\t"
 """No Idempotency-Key has it, so the orders of a bulk have keys that no single one can have."""
@@ -149,7 +149,7 @@ def _refused_together(found: Sequence[Wish | Taken | Problem]) -> Problem:
 
 
 def _idempotency_key(request: Request) -> str | None:
-    key = request.headers.get("idempotency-key")
+    key = header(request, b"idempotency-key")
     if key is not None and not (0 < len(key) <= 255 and key.isascii() and key.isprintable()):
         text = "the Idempotency-Key cannot be used"
         raise Problem(422, "bad_idempotency_key", text, "send 1 to 255 ASCII characters")

@@ -35,6 +35,7 @@ from standby.core.work import Report
 Time = Annotated[str, Meta(extra_json_schema={"format": "date-time"})]
 Seconds = float | int
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_JSON_TYPE: Final = (b"content-type", b"application/json")
 V = TypeVar("V", bound=Struct)
 
 
@@ -200,10 +201,19 @@ class EventsView(Struct, frozen=True):
     next: str | None
 
 
+class JsonResponse(Response):
+    """A body that is JSON already, with its headers made in the shortest way: every submit is answered with one."""
+
+    def __init__(self, body: bytes, status: int, headers: Mapping[str, str] | None) -> None:
+        self.status_code, self.background, self.body = status, None, body
+        own = {} if headers is None else headers
+        self.raw_headers = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in own.items()]
+        self.raw_headers += [(b"content-length", b"%d" % len(body)), _JSON_TYPE]
+
+
 def answer(view: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """A view, or a body that is JSON already."""
-    body = view if isinstance(view, bytes) else msgspec.json.encode(view)
-    return Response(body, status, dict(headers or {}), media_type="application/json")
+    return JsonResponse(view if isinstance(view, bytes) else msgspec.json.encode(view), status, headers)
 
 
 def tagged(request: Request, view: Any) -> Response:
@@ -232,6 +242,7 @@ def shown_time(ms: int | None) -> Time | None:
     return None if ms is None else time(ms)
 
 
+@lru_cache(1024)
 def length(ms: int) -> Seconds:
     """Milliseconds as seconds, whole where they are."""
     return ms // 1000 if ms % 1000 == 0 else ms / 1000
@@ -277,28 +288,29 @@ def order_view(
 ) -> OrderView:
     """One order as people see it."""
     wait_ms, estimate = wait_views(wait)
-    return OrderView(
+    since = time(order.state_since)
+    return OrderView(  # every submit is answered with one: what there is not is not asked how it is shown
         id=order.id,
         project=order.project,
         pool=order.pool,
         state=order.state,
-        state_since=time(order.state_since),
+        state_since=since,
         attempt=order.attempt,
         retries_left=0 if order.state in ENDED else retries_left(order, spec),
         queue_position=position,
         estimated_wait_ms=wait_ms,
         estimate=estimate,
         gives_up_in_ms=gives_up_in_ms,
-        gate=gate_view(gate),
+        gate=None if gate is None else gate_view(gate),
         slot=order.slot,
         reason=order.stop_reason or order.reason,
         exit_code=order.exit_code,
-        submitted_at=time(order.submitted_at),
-        due_at=shown_time(order.due_at),
-        commanded_at=shown_time(order.commanded_at),
-        ready_at=shown_time(order.ready_at),
-        deadline=shown_time(order.deadline),
-        ended_at=shown_time(order.ended_at),
+        submitted_at=since if order.submitted_at == order.state_since else time(order.submitted_at),
+        due_at=None if order.due_at is None else time(order.due_at),
+        commanded_at=None if order.commanded_at is None else time(order.commanded_at),
+        ready_at=None if order.ready_at is None else time(order.ready_at),
+        deadline=None if order.deadline is None else time(order.deadline),
+        ended_at=None if order.ended_at is None else time(order.ended_at),
         memory_mb=order.memory_mb,
         cpus=order.cpus,
         command=list(spec.command) or None,
@@ -312,7 +324,7 @@ def order_view(
         run_timeout_s=seconds(spec.run_timeout_ms),
         stop_grace_s=length(spec.stop_grace_ms),
         retry=retry_view(spec.retry),
-        not_before=shown_time(spec.not_before),
+        not_before=None if spec.not_before is None else time(spec.not_before),
         dedupe_key=spec.dedupe_key,
         concurrency_key=spec.concurrency_key,
         on_conflict=spec.on_conflict,
@@ -320,7 +332,7 @@ def order_view(
         rerun_of=spec.rerun_of,
         submitted_by=spec.submitted_by,
         schedule=spec.schedule,
-        tick_at=shown_time(spec.tick_at),
+        tick_at=None if spec.tick_at is None else time(spec.tick_at),
         worker=None if report is None else worker_view(report),
     )
 
@@ -345,10 +357,8 @@ def worker_view(report: Report) -> WorkerView:
     )
 
 
-def gate_view(gate: Gate | None) -> GateView | None:
+def gate_view(gate: Gate) -> GateView:
     """Why it waits, and until when where that is known."""
-    if gate is None:
-        return None
     until = f" until {time(gate.opens_at)}" if gate.name is GateName.NOT_BEFORE and gate.opens_at is not None else ""
     return view_of(GateView, gate, text=gate.text + until)
 

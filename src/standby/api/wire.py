@@ -1,6 +1,7 @@
 """What may be sent to us: strict bodies, unknown fields refused, every text and list bounded. What stands
 below a field is its description to others."""
 
+from collections.abc import Iterable
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
@@ -35,6 +36,7 @@ from standby.core.places import OVERRIDABLE, PROJECT_SETTINGS
 
 BULK_MOST: Final = 1_000
 RESULT_MAX: Final = 65_536
+JSON: Final = "application/json"
 _parts: Final = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 
@@ -357,10 +359,19 @@ async def parse(request: Request, model: type[B], most_kb: int, *, empty: bytes 
         raise from_validation(error, model) from None
 
 
+def header(request: Request, name: bytes) -> str | None:
+    """The first header of this name, which is in small letters as every server passes them on."""
+    headers: Iterable[tuple[bytes, bytes]] = request.scope["headers"]
+    for given, value in headers:
+        if given == name:
+            return value.decode("latin-1")
+    return None
+
+
 def need_json(request: Request) -> None:
     """415 for a body of another kind."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
+    kind = header(request, b"content-type") or ""
+    if kind != JSON and kind.partition(";")[0].strip().lower() != JSON:
         raise Problem(415, "json_needed", "the body must be JSON", "send it with Content-Type: application/json")
 
 

@@ -61,7 +61,7 @@ class Call:
 
     def __init__(self, entries: list[Entry], whole: "asyncio.Future[Sequence[Outcome]]", *, together: bool) -> None:
         self.entries, self.whole, self.together = entries, whole, together
-        self.moves = not together and all(one.hot in MOVES and one.asked_in is None for one in entries)
+        self.moves = not together and not [one for one in entries if one.hot not in MOVES or one.asked_in is not None]
         """Whether it is only a leader's own moves of orders that are there, which tell nobody anything."""
         self.left = entries
         """What is still to be written."""
@@ -106,7 +106,7 @@ def next_batch(waiting: deque[Call]) -> list[Part]:
             writes, claims = one.writes, one.claims
             if claims is not None and claims in let_go:
                 taken.discard(claims)
-            if submitted and (order := one.claimed) in submitted:
+            if submitted and one.hot is not SUBMIT and (order := one.claimed) in submitted:
                 taken.discard(order or "")
             room = changes < MOST_CHANGES and size < MOST_BYTES
             if room and taken.isdisjoint(writes) and taken.isdisjoint(one.relies_on):
@@ -173,11 +173,13 @@ class GroupCommit:
         if not changes:
             return []
         entries = [entry(change) for change in changes]
-        if together and len({key for one in entries for key in one.writes}) < sum(len(one.writes) for one in entries):
-            raise ValueError("changes that are saved together must not touch the same rows")
-        general = () if together else [one for one in entries if one.hot is None]
-        if any(one.of_schedule for one in general):
-            raise ValueError("a schedule is saved together with what goes with it")
+        if together:
+            if len({key for one in entries for key in one.writes}) < sum(len(one.writes) for one in entries):
+                raise ValueError("changes that are saved together must not touch the same rows")
+        else:
+            for one in entries:
+                if one.hot is None and one.of_schedule:
+                    raise ValueError("a schedule is saved together with what goes with it")
         call = Call(entries, asyncio.get_running_loop().create_future(), together=together)
         self._waiting.append(call)
         if self._inline:
@@ -360,6 +362,6 @@ def held_back(verdicts: Sequence[Verdict]) -> Sequence[Verdict]:
 
 
 def _verdicts(outcomes: Sequence[Outcome]) -> Sequence[Verdict]:
-    if set(map(type, outcomes)) != {Verdict}:
+    if type(outcomes[0]) is not Verdict or (len(outcomes) > 1 and set(map(type, outcomes)) != {Verdict}):
         raise next(outcome for outcome in outcomes if isinstance(outcome, Exception))
     return cast(Sequence[Verdict], outcomes)

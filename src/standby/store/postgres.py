@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 import structlog
@@ -125,8 +125,8 @@ class PostgresStore(Sweeps):
     async def now(self) -> int:
         return int((await self.fetch("select clock_ms()"))[0][0]) + self._offset()
 
-    async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
-        return await self._commit.save(changes, together=together)
+    def save(self, changes: Sequence[Change], *, together: bool = False) -> Coroutine[Any, Any, Sequence[Verdict]]:
+        return self._commit.save(changes, together=together)
 
     async def close(self) -> None:
         """Write what waits, then let go of the server."""

@@ -1,7 +1,7 @@
 """The embedded store: SQLite in WAL mode, one writer thread, a reader of its own, logs in a second file."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -104,8 +104,8 @@ class SqliteStore(Sweeps):
     async def now(self) -> int:
         return self._clock()
 
-    async def save(self, changes: Sequence[Change], *, together: bool = False) -> Sequence[Verdict]:
-        return await self._commit.save(changes, together=together)
+    def save(self, changes: Sequence[Change], *, together: bool = False) -> Coroutine[Any, Any, Sequence[Verdict]]:
+        return self._commit.save(changes, together=together)
 
     async def close(self) -> None:
         """Write what waits, then let go of the files."""
