@@ -4,10 +4,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from functools import partial
 from random import Random
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 from fastapi import Request, Response
+from starlette.types import Message
 
 from sim.instance import Instance
 from sim.loop import VirtualLoop
@@ -231,20 +232,19 @@ class SimWorker:
         return answer.status_code, said
 
 
-class _Asked:
-    """As much of a request as the routes look at."""
+def _request(token: str, body: Any) -> Request:
+    """What a server makes of what a worker sends."""
 
-    def __init__(self, token: str, body: Any) -> None:
-        self.headers = {"authorization": f"Bearer {token}", "content-type": "application/json"}
-        self._body = b"" if body is None else msgspec.json.encode(body)
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"" if body is None else msgspec.json.encode(body), "more_body": False}
 
-    async def receive(self) -> Mapping[str, Any]:
-        return {"type": "http.request", "body": self._body, "more_body": False}
+    headers = [(b"authorization", f"Bearer {token}".encode()), (b"content-type", b"application/json")]
+    return Request({"type": "http", "headers": headers}, receive)
 
 
 async def _served(instance: Instance, route: str, token: str, body: Any, wait_s: float) -> Response:
     """What a server answers."""
-    request = cast(Request, _Asked(token, body))
+    request = _request(token, body)
     badge, world = await routes._badge(request), instance.world
     match route:
         case "boot":
