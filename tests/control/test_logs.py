@@ -63,8 +63,7 @@ async def test_a_run_whose_end_was_told_is_forgotten_without_a_question() -> Non
     assert isinstance(store, Asked)
     await store.save([make.submit(id="unknown")])
     step = LogStep(store, platform, 1_000)
-    step.ended("told-1", False)
-    step.ended("silent-1", True)
+    step.ended([("told-1", False), ("silent-1", True)])
     await step.step()
     assert platform.runs == ["unknown-1"]
     assert set(await store.log_tails(["told-1", "silent-1"])) == {"told-1"}

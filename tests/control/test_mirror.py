@@ -41,7 +41,8 @@ def test_a_saved_end_gives_everything_back() -> None:
     mirror = _mirror()
     end = _end(mirror)
     mirror.send(end)
-    mirror.settled(end)
+    assert end.order_was is not None
+    mirror.settled([end.order_was])
     room = mirror.room()
     assert not room.ending
     assert set(room.project_open.values()) == {0}

@@ -61,9 +61,9 @@ class Hands:
         self.heard, self._made = [], []
         return sightings, made
 
-    def start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
+    def start(self, run: str, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         """Send a saved command, if there is still time and the lease outlives it."""
-        self._launch(slot.name, self._start(work, slot, env, making))
+        self._launch(slot.name, self._start(run, work, slot, env, making), guarded=True)
 
     def cannot_start(self, order: Order, why: str) -> None:
         """Report a start that was never sent, because what it needs cannot be had."""
@@ -139,49 +139,71 @@ class Hands:
                 call.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _launch(self, slot: str, call: Coroutine[None, None, None], limit_s: float = CALL_TIMEOUT_S) -> bool:
+    def _launch(
+        self, slot: str, call: Coroutine[None, None, None], limit_s: float = CALL_TIMEOUT_S, *, guarded: bool = False
+    ) -> bool:
+        """Have it made; one that is not `guarded` does not tell how it went by itself."""
         if slot in self._calls:
             call.close()
             return False
-        task = self._loop.create_task(self._guarded(slot, call))  # the short way: one for each start
+        task = self._loop.create_task(call if guarded else self._guarded(slot, call))  # the short way
         self._calls[slot] = task, self._clock.monotonic(), limit_s
         return True
 
     async def _guarded(self, slot: str, call: Awaitable[None]) -> None:
         try:
             await call
-            if self._unanswered:
-                self._unanswered.pop(slot, None)
-        except (Unreachable, TimeoutError) as error:
-            if self._unanswered.get(slot) != str(error):  # once: it is asked again in each step
-                log.info("driver call without an answer", slot=slot, error=str(error))
-            self._unanswered[slot] = str(error)
-        except CommandRefused as refusal:
-            log.info("driver refused a command", slot=slot, refusal=str(refusal))
-        except Exception:
-            # a fault in a driver must not take the host's step with it; the look will tell what is true
-            log.exception("driver call failed", slot=slot)
+            self._answered(slot)
+        except Exception as error:  # noqa: BLE001  it is told
+            self._failed(slot, error)
         finally:
-            del self._calls[slot]
-            if self.heard or self._made:
-                self.wake()
+            self._over(slot)
 
-    async def _start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
-        order = work.order
-        assert order.command_until is not None
-        left_ms = order.command_until - self._clock.now()
-        if left_ms <= 0 or not self._hold.outlives(left_ms):
-            return
-        command = Start(
-            run_id=run_id(order),
-            order=order,
-            spec=work.spec,
-            env=env,
-            epoch=self._hold.epoch,
-            valid_for_ms=left_ms,
-            making=making,
-        )
-        self.heard.append(await self._driver.start(slot, command))
+    async def _start(self, run: str, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
+        """Guarded in itself: one call in another takes its time, and each run has one."""
+        try:
+            order = work.order
+            assert order.command_until is not None
+            left_ms = order.command_until - self._clock.now()
+            if left_ms <= 0 or not self._hold.outlives(left_ms):
+                return
+            command = Start(
+                run_id=run,
+                order=order,
+                spec=work.spec,
+                env=env,
+                epoch=self._hold.epoch,
+                valid_for_ms=left_ms,
+                making=making,
+            )
+            self.heard.append(await self._driver.start(slot, command))
+            if self._unanswered:
+                self._answered(slot.name)
+        except Exception as error:  # noqa: BLE001  it is told
+            self._failed(slot.name, error)
+        finally:
+            self._over(slot.name)
+
+    def _answered(self, slot: str) -> None:
+        self._unanswered.pop(slot, None)
+
+    def _failed(self, slot: str, error: Exception) -> None:
+        """Tell of a call that went wrong: a fault in a driver must not take the host's step with it, the look will
+        tell what is true."""
+        match error:
+            case Unreachable() | TimeoutError():
+                if self._unanswered.get(slot) != str(error):  # once: it is asked again in each step
+                    log.info("driver call without an answer", slot=slot, error=str(error))
+                self._unanswered[slot] = str(error)
+            case CommandRefused():
+                log.info("driver refused a command", slot=slot, refusal=str(error))
+            case _:
+                log.error("driver call failed", slot=slot, exc_info=error)
+
+    def _over(self, slot: str) -> None:
+        del self._calls[slot]
+        if self.heard or self._made:
+            self.wake()
 
     async def _stop(self, order: Order, slot: Slot, force: bool) -> None:
         assert order.incarnation is not None

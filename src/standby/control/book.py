@@ -25,6 +25,8 @@ UNDER_WAY = 8
 """So many saves are under way at once."""
 
 Then = Callable[[Sequence[Change], Mirror], Awaitable[None]]
+Ends = Sequence[tuple[str, bool]]
+"""The ids of runs, and whether they were silent."""
 
 
 class Book:
@@ -46,8 +48,8 @@ class Book:
         """Somebody waits for one of those."""
         self.key_freed = False
         """A concurrency key came free: somebody may wait for it who was not read."""
-        self.tell_end: Callable[[str, bool], None] = lambda _, __: None
-        """Hears the id of every run whose end is saved, and whether it was silent."""
+        self.tell_ends: Callable[[Ends], None] = lambda _: None
+        """Hears of every run whose end is saved."""
         self._under_way: set[asyncio.Task[None]] = set()
         self._trouble: Exception | None = None
 
@@ -167,10 +169,10 @@ class Book:
     async def _post(self, mirror: Mirror, changes: Sequence[Change], then: Then) -> None:
         try:
             saved = self._saved(mirror, changes, await self._world.store.save(changes))
-            for change in saved:
-                if change.run is not None and change.order_was is not None:
-                    mirror.settled(change)
-                    self.tell_end(run_id(change.order_was), "silent" in change.note)
+            ends = [(was, each.note) for each in saved if each.run is not None and (was := each.order_was) is not None]
+            if ends:
+                mirror.settled([was for was, _ in ends])
+                self.tell_ends([(run_id(was), "silent" in note) for was, note in ends])
             await then(saved, mirror)
         except Exception as error:  # noqa: BLE001  it is the step's to hear, not this task's
             mirror.fresh = False

@@ -7,7 +7,7 @@ import structlog
 
 from standby.control.act import Hands
 from standby.control.ahead import PAGE
-from standby.control.book import RELOAD_GAP_S, Book
+from standby.control.book import RELOAD_GAP_S, Book, Ends
 from standby.control.gate import StartGate, grant_note
 from standby.control.gauging import Gauging
 from standby.control.lease import Deposed, Hold
@@ -54,6 +54,7 @@ class HostStep:
         self._times = Times(world, self._book, self._cause)
         self._gate = StartGate(self._book, self._cause)
         self._watches = isinstance(driver, Watch)  # asked once: such a question is slow
+        self._short = world.ids.short
         self._wake = wake
         self._sightings: list[Sighting] = []
         self._polled_at = self._looked_at = float("-inf")
@@ -67,9 +68,9 @@ class HostStep:
         if self._book.hint(heard) or said:
             self._wake()
 
-    def tell_ends(self, hear: Callable[[str, bool], None]) -> None:
-        """From now on, tell the id of every run whose end is saved, and whether it was silent."""
-        self._book.tell_end = hear
+    def tell_ends(self, hear: Callable[[Ends], None]) -> None:
+        """From now on, tell of every run whose end is saved."""
+        self._book.tell_ends = hear
 
     def stirred(self) -> None:
         """The platform says that a look would show something new."""
@@ -351,24 +352,27 @@ class HostStep:
 
     async def _start_claimed(self, saved: Sequence[Change], mirror: Mirror) -> None:
         """Send the starts of the claims that were just saved."""
-        claims = [change.subject for change in saved if change.kind is _CLAIMED]
-        await self._start([mirror.opened[order_id] for order_id in claims if order_id in mirror.opened], mirror)
+        opened = mirror.opened
+        claims = [order.id for change in saved if change.kind is _CLAIMED and (order := change.order) is not None]
+        await self._start([opened[order_id] for order_id in claims if order_id in opened], mirror)
 
     async def _start(self, works: Sequence[Work], mirror: Mirror) -> None:
         """Send the starts that were just saved."""
         secret = [each.order.id for each in works if each.spec.env_names]
         sealed = await self._world.store.sealed_env(secret) if secret else {}
+        handed = {name for name, pool in mirror.pools.items() if work.handed_over(pool.settings.template)}
         for each in works:
-            order, settings = each.order, mirror.pools[each.order.pool].settings
-            if (slot := mirror.slots.get(order.slot or "")) is None or work.handed_over(settings.template):
+            order = each.order
+            if (slot := mirror.slots.get(order.slot or "")) is None or order.pool in handed:
                 continue  # nothing is sent: its worker fetches it
             try:
                 env = self._world.seal.open(order.id, sealed[order.id]) if order.id in sealed else {}
             except SealBroken as error:
                 self._hands.cannot_start(order, str(error))
             else:
-                spoken = self._workers.run_env(run_id(order), env)
-                self._hands.start(each, slot, spoken, self._workers.making(slot, settings))
+                run, settings = run_id(order), mirror.pools[order.pool].settings
+                spoken = self._workers.run_env(run, env)
+                self._hands.start(run, each, slot, spoken, self._workers.making(slot, settings))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
@@ -397,4 +401,5 @@ class HostStep:
         return self._workers.making(slot, mirror.pools[slot.pool].settings)
 
     def _cause(self, trigger: Trigger, at: int | None = None) -> Cause:
-        return self._world.cause(trigger, self._actor, self._hold.key, at)
+        at = self._world.clock.now() if at is None else at
+        return Cause(id=self._short(), at=at, trigger=trigger, actor=self._actor, lease=self._hold.key)

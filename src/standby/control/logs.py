@@ -1,5 +1,7 @@
 """Carries the output of runs from the platform into the store, and lets it forget what is stored to its end."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from standby.drivers.contract import LogPiece, Logs
@@ -22,12 +24,10 @@ class LogStep:
         self._unsure: set[str] = set()
         """Runs that were closed a step ago, and whose end nobody had told of."""
 
-    def ended(self, run: str, silent: bool) -> None:
-        """The end of this run is saved: the store need not be asked about it."""
-        if silent:
-            self._silent.append(run)
-        else:
-            self._ended.add(run)
+    def ended(self, ends: Sequence[tuple[str, bool]]) -> None:
+        """The ends of these runs are saved (and whether they were silent): the store need not be asked about them."""
+        self._silent += [run for run, silent in ends if silent]
+        self._ended.update([run for run, silent in ends if not silent])
 
     async def step(self) -> bool:
         """Store what is new. Returns whether there was any output, so that there may be more at once."""

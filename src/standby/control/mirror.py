@@ -200,12 +200,12 @@ class Mirror:
         elif change.slot_was is not None:
             self.slots.pop(change.slot_was.name, None)
 
-    def settled(self, change: Change) -> None:
-        """An end that was laid over the rows before it was saved, is."""
-        ended = change.order is not None and change.order.state not in OPEN
-        order = self.ending.pop(change.subject, None) if ended else None
-        if order is not None:
-            self._count(order.project, -1)
+    def settled(self, ends: Iterable[Order]) -> None:
+        """Ends that were laid over the rows before they were saved, are."""
+        for each in ends:
+            order = self.ending.pop(each.id, None)
+            if order is not None:
+                self._count(order.project, -1)
 
     def send(self, change: Change) -> None:
         """Lay a change over the rows that is yet to be saved."""
@@ -230,9 +230,10 @@ class Mirror:
 
     def claimed(self, change: Change, spec: Spec) -> None:
         """Lay a claim over the rows."""
-        assert change.order is not None and change.order_was is not None
-        self.opened[change.order.id] = Work(_next(change.order, change.order_was.version), spec)
-        self._count(change.order.project, 1)
+        order = change.order
+        assert order is not None and change.order_was is not None
+        self.opened[order.id] = Work(_next(order, change.order_was.version), spec)
+        self._count(order.project, 1)
 
     def _count(self, project: str, by: int) -> None:
         if self.project_open or project in self.projects:

@@ -6,14 +6,13 @@ It has no timers: what a copy is doing is computed from the passed clock at each
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from standby.core.errors import Refused, Unreachable
+from standby.core.errors import Unreachable
 from standby.core.model import Slot, Warmth
 from standby.drivers.contract import (
     CommandRefused,
@@ -28,10 +27,36 @@ from standby.drivers.contract import (
     Start,
 )
 from standby.drivers.scripted_places import Yard
-from standby.drivers.scripted_run import ABSENT, FRESH, STOPPED, Copy, Script, parse, planned
+from standby.drivers.scripted_run import ABSENT, FRESH, STOPPED, Copy, planned, script_of
 
 _LINES_A_CALL: Final = 1000
 _FORGOTTEN_MS: Final = 5_000
+
+
+class Forgotten:
+    """Runs that are over, kept until no start of them can arrive any more: in two parts, of which the older one is
+    dropped as a whole."""
+
+    def __init__(self) -> None:
+        self._old: set[str] = set()
+        self._new: set[str] = set()
+        self._old_until = self._new_until = 0
+
+    def __contains__(self, run_id: str) -> bool:
+        return run_id in self._new or run_id in self._old
+
+    def __len__(self) -> int:
+        return len(self._new) + len(self._old)
+
+    def add(self, run_ids: Iterable[str], until: int, now: int) -> None:
+        """Keep these until then, at least."""
+        if now > self._old_until:
+            self._old, self._old_until = self._new, self._new_until
+            self._new, self._new_until = set(), 0
+            if now > self._old_until:
+                self._old = set()
+        self._new.update(run_ids)
+        self._new_until = max(self._new_until, until)
 
 
 class ScriptedPlatform:
@@ -45,13 +70,11 @@ class ScriptedPlatform:
         self.seats = seats
         self.yard = Yard(identity)
         self.copies: dict[str, Copy] = {}
-        self.forgotten: dict[str, int] = {}
-        """Runs that are over, with the time when no start of them can arrive any more: then they are dropped."""
+        self.forgotten = Forgotten()
         self.epoch = 0
         self.unreachable_until = 0
         self.reading: Reading | None = None
         """What is measured on it; null: nothing."""
-        self._forgotten: deque[str] = deque()
 
     def check_reachable(self, now: int) -> None:
         """Raises Unreachable while it cannot be asked."""
@@ -74,7 +97,8 @@ class ScriptedPlatform:
 
     def start(self, start: Start, incarnation: str | None, until: int, now: int) -> Copy:
         """Begin the run once; whoever delivers a command late is refused."""
-        self._fence(start.epoch)
+        if start.epoch != self.epoch:
+            self._fence(start.epoch)
         copy = self.copies.get(start.run_id)
         if copy is not None:
             return copy
@@ -86,7 +110,19 @@ class ScriptedPlatform:
             raise CommandRefused(f"there is no place {incarnation}")
         if incarnation in self.yard.made:
             self.yard.begin(incarnation)
-        return self._begin(start, incarnation, until, now)
+        script = script_of(start.spec.payload)
+        copy = self.copies[start.run_id] = Copy(
+            run_id=start.run_id,
+            order_id=start.order.id,
+            incarnation=incarnation,
+            script=script,
+            commanded_at=now,
+            start_until=until,
+            planned=planned(script, now),
+        )
+        if script.unreachable_ms:
+            self.unreachable_until = max(self.unreachable_until, now + script.unreachable_ms)
+        return copy
 
     def stop(self, run_id: str, *, force: bool, epoch: int, now: int) -> None:
         """Ask the run to end, or end it; absence is success."""
@@ -110,42 +146,19 @@ class ScriptedPlatform:
     def forget(self, run_ids: Sequence[str], now: int) -> list[str]:
         """Drop ended copies: their ids are refused for as long as a start of them could still be on its way. Returns
         those that are alive, and stay."""
-        live: list[str] = []
-        for run_id in run_ids:
-            if (copy := self.copies.get(run_id)) is None:
-                continue
-            if copy.alive(now):
-                live.append(run_id)
-            else:
-                del self.copies[run_id]
-                self.forgotten[run_id] = max(now, copy.start_until) + _FORGOTTEN_MS
-                self._forgotten.append(run_id)
-        while self._forgotten and self.forgotten[self._forgotten[0]] < now:
-            del self.forgotten[self._forgotten.popleft()]
-        return live
+        known = [copy for run_id in run_ids if (copy := self.copies.get(run_id)) is not None]
+        live = {copy.run_id for copy in known if copy.alive(now)}
+        over = [copy for copy in known if copy.run_id not in live]
+        for copy in over:
+            del self.copies[copy.run_id]
+        until = max([now, *[copy.start_until for copy in over]]) + _FORGOTTEN_MS
+        self.forgotten.add([copy.run_id for copy in over], until, now)
+        return [copy.run_id for copy in known if copy.run_id in live]
 
     def _fence(self, epoch: int) -> None:
         if epoch < self.epoch:
             raise CommandRefused(f"epoch {epoch} is not the newest leader's ({self.epoch})")
         self.epoch = epoch
-
-    def _begin(self, start: Start, incarnation: str, until: int, now: int) -> Copy:
-        try:
-            script = parse(start.spec.payload)
-        except Refused as mistake:
-            script = Script(start_error=str(mistake))
-        copy = Copy(
-            run_id=start.run_id,
-            order_id=start.order.id,
-            incarnation=incarnation,
-            script=script,
-            commanded_at=now,
-            start_until=until,
-            planned=planned(script, now),
-        )
-        self.copies[start.run_id] = copy
-        self.unreachable_until = max(self.unreachable_until, now + script.unreachable_ms)
-        return copy
 
 
 async def _pause() -> None:
@@ -195,7 +208,8 @@ class ScriptedDriver:
         now = self._reached()
         incarnation = start.order.incarnation or slot.incarnation
         copy = self.platform.start(start, incarnation, now + start.valid_for_ms, now)
-        self.platform.check_reachable(now)
+        if copy.script.unreachable_ms:
+            self.platform.check_reachable(now)
         return self._sighting(copy, now)
 
     async def stop(self, slot: Slot, run_id: str, incarnation: str, *, force: bool, epoch: int) -> None:

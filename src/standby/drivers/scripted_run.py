@@ -51,6 +51,14 @@ class Script(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, cach
 
 
 @lru_cache(1_000)
+def script_of(payload: str) -> Script:
+    """What the payload says; one with a mistake never gets ready."""
+    try:
+        return parse(payload)
+    except Refused as mistake:
+        return Script(start_error=str(mistake))
+
+
 def parse(payload: str) -> Script:
     """The script in a payload, or the default one if there is none; raises Refused with the place of the mistake."""
     try:

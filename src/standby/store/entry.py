@@ -181,7 +181,7 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
     data = encode(told_of).decode()
     if ESCAPE in data and ESCAPED in data:
         return None
-    claims = now.slot if kind is CLAIM else None
+    guards, claims = change.guards, now.slot if kind is CLAIM else None
     lets_go = was.slot if kind is END else None
     slot = claims or lets_go
     writes = (was.id,) if slot is None else (was.id, slot)
@@ -200,7 +200,7 @@ def _move(change: Change, was: Order, now: Order) -> Entry | None:
         None,
         len(data) + 500,
         writes,
-        _relies_on(change),
+        _relies_on(change) if kind is CLAIM or guards.pool_version or guards.host_version else (),
         None if claims is None else now.project,
         now.pool if change.trigger in _ASKED else None,
         kind,

@@ -208,7 +208,7 @@ def hot_parameters(kinds: Kinds) -> Values:
     places = list(zip(accumulate(map(len, texts), initial=1), map(len, texts), strict=False))
     data, bodies = iter(places), iter(places[changes:])
     lists: tuple[Sequence[Any], ...] = (
-        list({_guard(one) for moves in (ends, readies, claims) for one in moves}),
+        _guards((*ends, *readies, *claims)),
         _grouped([_end(one, next(data)) for one in ends]),
         [_noted(one) for one in ends if one.slot is not None],
         _grouped([_submit(one, next(data), next(bodies), len(submits) - n) for n, one in enumerate(submits, 1)]),
@@ -247,10 +247,14 @@ class HotLine:
         self._last = None
 
 
-def _guard(one: Entry) -> Row:
-    guards, order = one.change.guards, one.order
-    assert guards.lease is not None and order is not None
-    return *guards.lease, order.pool, guards.pool_version, guards.host_version
+def _guards(moves: Iterable[Entry]) -> list[Row]:
+    """What has to be as it was thought, each once: as a rule the same for all of them."""
+    places = {
+        (guards.lease, order.pool, guards.pool_version, guards.host_version)
+        for one in moves
+        if (order := one.order) is not None and (guards := one.change.guards).lease is not None
+    }
+    return [(*lease, *versions) for lease, *versions in places]
 
 
 def _grouped(changes: Iterable[tuple[Row, Row]]) -> list[Row]:
