@@ -3,13 +3,18 @@
 A change is hot when the columns it writes are exactly those its narrow statement sets; a column that no statement knows
 is enough to make it another one. Any other goes the general way, and so does a hot one that its statement did not take:
 there it gets its exact verdict.
+
+The event of a hot move is stored without the columns that follow from its kind, its time and its state: two fifths less
+to write for each order. They are given back when it is read.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from standby.core.model import Change, EventKind, Guards, Idempotency, Json, Order, OrderState
+from msgspec.structs import replace
+
+from standby.core.model import ENDED, Change, Event, EventKind, Guards, Idempotency, Json, Order, OrderState
 
 SEPARATOR: Final = "\x1f"
 NOTHING: Final = "\x1e"
@@ -56,6 +61,8 @@ _KINDS: Final = {
     EventKind.ORDER_CANCELLED: END,
     EventKind.ORDER_RETRY_WAITING: END,
 }
+_EMPTY: Final[Mapping[str, Json]] = dict.fromkeys(sorted(_RUN | {"stop_reason"}))
+"""What every end leaves empty."""
 
 
 def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
@@ -65,7 +72,7 @@ def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
         return None
     if (kind is END and not _is_end(change)) or (kind is READY and columns["handle"] == ""):
         return None
-    data: dict[str, Json] = {"order": columns}
+    data: dict[str, Json] = {"order": _own(kind, columns)}
     if change.slot is not None and change.slot_columns is not None:
         data["slot"] = {**change.slot_columns, "name": change.slot.name}
     if change.run is not None:
@@ -73,6 +80,49 @@ def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
     if change.note:
         data["note"] = change.note
     return kind, data
+
+
+def _own(kind: Hot, columns: Mapping[str, Json]) -> Mapping[str, Json]:
+    """What does not follow from anything else."""
+    if kind is CLAIM:
+        return {
+            "version": columns["version"],
+            "attempt": columns["attempt"],
+            "slot": columns["slot"],
+            "incarnation": columns["incarnation"],
+            "command_until": columns["command_until"],
+            "deadline": columns["deadline"],
+        }
+    if kind is READY:
+        return {"version": columns["version"], "handle": columns["handle"], "deadline": columns["deadline"]}
+    own = {"version": columns["version"]}
+    if "exit_code" in columns:
+        own["exit_code"] = columns["exit_code"]
+    if "reason" in columns:
+        own["reason"] = columns["reason"]
+    if "due_at" in columns:
+        own["due_at"] = columns["due_at"]
+    if "dedupe_live" in columns:
+        own["dedupe_live"] = columns["dedupe_live"]
+    return own
+
+
+def whole(event: Event) -> Event:
+    """An event as it was stored, with all columns that changed."""
+    hot, order = _KINDS.get(event.kind), event.data.get("order")
+    if hot is None or not isinstance(order, dict) or "state" in order:
+        return event
+    columns: dict[str, Json] = {"version": None, "state": event.to_state, "state_since": event.at}
+    match hot:
+        case Hot.CLAIM:
+            columns |= {"rank": None, "queue_due": None, "commanded_at": event.at}
+        case Hot.READY:
+            columns |= {"ready_at": event.at}
+        case Hot.END:
+            columns |= _EMPTY
+            if event.to_state in ENDED:
+                columns |= {"ended_at": event.at}
+    return replace(event, data={**event.data, "order": columns | order})
 
 
 def is_submit(change: Change, order: Order, columns: Mapping[str, Json]) -> bool:

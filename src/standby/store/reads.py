@@ -28,6 +28,7 @@ from standby.store.contract import (
     Work,
 )
 from standby.store.hints import Hear, Hints
+from standby.store.hot import whole
 from standby.store.migrate import APPLIED, Applied, Kind, compare, known
 from standby.store.rows import Row
 from standby.store.schedules import ScheduleReads
@@ -291,7 +292,7 @@ class Reads(ScheduleReads):
             found = await self.fetch(queries.EVENTS, after, most)
         else:
             found = await self.fetch(queries.EVENTS_OF, after, most, subject)
-        return [rows.value(Event, row) for row in found]
+        return [whole(rows.value(Event, row)) for row in found]
 
     async def events_before(self, before: int | None, most: int, subject: str | None = None) -> Sequence[Event]:
         place = UNLIMITED if before is None else before
@@ -299,7 +300,7 @@ class Reads(ScheduleReads):
             found = await self.fetch(queries.EVENTS_BEFORE, place, most)
         else:
             found = await self.fetch(queries.EVENTS_BEFORE_OF, place, most, subject)
-        return [rows.value(Event, row) for row in found]
+        return [whole(rows.value(Event, row)) for row in found]
 
     async def last_seq(self) -> int:
         return int((await self.fetch(queries.LAST_SEQ))[0][0])
