@@ -1,7 +1,6 @@
 """What may be sent to us: strict bodies, unknown fields refused, every text and list bounded. What stands
 below a field is its description to others."""
 
-from collections.abc import Iterable
 from typing import Annotated, Final, Literal, TypeVar
 
 import msgspec
@@ -361,10 +360,9 @@ async def parse(request: Request, model: type[B], most_kb: int, *, empty: bytes 
 
 def header(request: Request, name: bytes) -> str | None:
     """The first header of this name, which is in small letters as every server passes them on."""
-    headers: Iterable[tuple[bytes, bytes]] = request.scope["headers"]
-    for given, value in headers:
+    for given, value in request.scope["headers"]:
         if given == name:
-            return value.decode("latin-1")
+            return str(value, "latin-1")
     return None
 
 

@@ -61,9 +61,9 @@ class Hands:
         self.heard, self._made = [], []
         return sightings, made
 
-    def start(self, run: str, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
+    def start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         """Send a saved command, if there is still time and the lease outlives it."""
-        self._launch(slot.name, self._start(run, work, slot, env, making), guarded=True)
+        self._launch(slot.name, self._start(work, slot, env, making), guarded=True)
 
     def cannot_start(self, order: Order, why: str) -> None:
         """Report a start that was never sent, because what it needs cannot be had."""
@@ -159,7 +159,7 @@ class Hands:
         finally:
             self._over(slot)
 
-    async def _start(self, run: str, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
+    async def _start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         """Guarded in itself: one call in another takes its time, and each run has one."""
         try:
             order = work.order
@@ -168,7 +168,7 @@ class Hands:
             if left_ms <= 0 or not self._hold.outlives(left_ms):
                 return
             command = Start(
-                run_id=run,
+                run_id=run_id(order),
                 order=order,
                 spec=work.spec,
                 env=env,

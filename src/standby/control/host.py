@@ -54,7 +54,6 @@ class HostStep:
         self._times = Times(world, self._book, self._cause)
         self._gate = StartGate(self._book, self._cause)
         self._watches = isinstance(driver, Watch)  # asked once: such a question is slow
-        self._short = world.ids.short
         self._wake = wake
         self._sightings: list[Sighting] = []
         self._polled_at = self._looked_at = float("-inf")
@@ -352,27 +351,24 @@ class HostStep:
 
     async def _start_claimed(self, saved: Sequence[Change], mirror: Mirror) -> None:
         """Send the starts of the claims that were just saved."""
-        opened = mirror.opened
-        claims = [order.id for change in saved if change.kind is _CLAIMED and (order := change.order) is not None]
-        await self._start([opened[order_id] for order_id in claims if order_id in opened], mirror)
+        claims = [change.subject for change in saved if change.kind is _CLAIMED]
+        await self._start([mirror.opened[order_id] for order_id in claims if order_id in mirror.opened], mirror)
 
     async def _start(self, works: Sequence[Work], mirror: Mirror) -> None:
         """Send the starts that were just saved."""
         secret = [each.order.id for each in works if each.spec.env_names]
         sealed = await self._world.store.sealed_env(secret) if secret else {}
-        handed = {name for name, pool in mirror.pools.items() if work.handed_over(pool.settings.template)}
         for each in works:
-            order = each.order
-            if (slot := mirror.slots.get(order.slot or "")) is None or order.pool in handed:
+            order, settings = each.order, mirror.pools[each.order.pool].settings
+            if (slot := mirror.slots.get(order.slot or "")) is None or work.handed_over(settings.template):
                 continue  # nothing is sent: its worker fetches it
             try:
                 env = self._world.seal.open(order.id, sealed[order.id]) if order.id in sealed else {}
             except SealBroken as error:
                 self._hands.cannot_start(order, str(error))
             else:
-                run, settings = run_id(order), mirror.pools[order.pool].settings
-                spoken = self._workers.run_env(run, env)
-                self._hands.start(run, each, slot, spoken, self._workers.making(slot, settings))
+                spoken = self._workers.run_env(run_id(order), env)
+                self._hands.start(each, slot, spoken, self._workers.making(slot, settings))
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()
@@ -401,5 +397,4 @@ class HostStep:
         return self._workers.making(slot, mirror.pools[slot.pool].settings)
 
     def _cause(self, trigger: Trigger, at: int | None = None) -> Cause:
-        at = self._world.clock.now() if at is None else at
-        return Cause(id=self._short(), at=at, trigger=trigger, actor=self._actor, lease=self._hold.key)
+        return self._world.cause(trigger, self._actor, self._hold.key, at)

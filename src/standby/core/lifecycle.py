@@ -5,7 +5,6 @@ A function takes the rows as they were read and returns a `Change`; `save` write
 """
 
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final, TypedDict, Unpack
 
 from msgspec import Struct
@@ -295,7 +294,7 @@ def finish(
         at=cause.at,
         trigger=cause.trigger,
         actor=cause.actor,
-        guards=_led(cause.lease),
+        guards=Guards(lease=cause.lease),
         order_was=order,
         order=after,
         run=run,
@@ -399,12 +398,6 @@ def _run(order: Order, ending: Exit, reason: Reason | None, code: int | None, at
     return replace(run, boot=order.boot, error_name=ending.error_name)
 
 
-@lru_cache(1_000)
-def _led(lease: tuple[str, int] | None) -> Guards:
-    """What all changes of a leader have in common that nothing else guards."""
-    return Guards(lease=lease)
-
-
 def _order(
     cause: Cause,
     kind: EventKind,
@@ -422,7 +415,7 @@ def _order(
         at=cause.at,
         trigger=cause.trigger,
         actor=cause.actor,
-        guards=guards or _led(cause.lease),
+        guards=guards or Guards(lease=cause.lease),
         order_was=was,
         order=after,
         note=note,
