@@ -2,18 +2,22 @@
 
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import apsw
 import pytest
+from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from sim.fold import fold
 from standby.core import lifecycle as life
-from standby.core.model import Change, EventKind, Order, Reason, Slot, SlotState, Trigger
+from standby.core.model import Change, EventKind, Order, Reason, Retry, Slot, SlotState, Trigger
+from standby.core.sighting import Exit
 from standby.store.contract import Answer, Store
 from standby.store.entry import entry
 from standby.store.hot import Hot
 from standby.store.sqlite import SqliteStore
+from standby.store.sweep import Sweeps
 from tests import make, rows
 from tests.store.history import rows_of
 from tests.store.test_handover import House
@@ -214,3 +218,57 @@ async def test_sqlite_writes_a_batch_of_hot_changes_by_one_statement(tmp_path: P
 
     assert said == ["insert"]
     await store.close()
+
+
+async def _stored(store: Store, subject: str) -> list[dict[str, Any]]:
+    """What an order's events hold of its columns as they lie in the database."""
+    assert isinstance(store, Sweeps)
+    found = await store.fetch("select data from events where subject = $1 order by seq", subject)
+    return [decode(data)["order"] for (data,) in found]
+
+
+@pytest.mark.parametrize("code", [0, 3])
+async def test_what_follows_from_a_move_itself_is_not_stored_and_told_all_the_same(store: Store, code: int) -> None:
+    house = House(store)
+    (slot,), (order,) = await house.open(1, 1)
+    claim = house.claim(order, slot)
+    assert claim.order is not None
+    ready = life.ready(house.cause(Trigger.LOOK), claim.order, rows.spec(order_id=order.id), "h")
+    assert ready.order is not None
+    retry = Retry(retries=1, retry_on=(Reason.EXIT,))
+    spec, over = rows.spec(order_id=order.id, retry=retry), Exit(code=code)
+    cause = house.cause(Trigger.LOOK)
+    end = life.finish(cause, ready.order, spec, slot, over, handle="h", seats=True, chance=0.5)
+    moves = [claim, ready, end]
+    assert [_hot(move) for move in moves] == [Hot.CLAIM, Hot.READY, Hot.END]
+
+    for move in moves:
+        assert [verdict.answer for verdict in await store.save([move])] == [Answer.SAVED]
+
+    _, *kept = await _stored(store, order.id)
+    assert [{"state", "state_since", "rank", "commanded_at", "ready_at", "slot"} & each.keys() for each in kept] == [
+        {"slot"},
+        set(),
+        set(),
+    ]
+    _, *told = await store.events(0, 10, order.id)
+    for move, event in zip(moves, told, strict=True):
+        assert move.columns is not None
+        columns = decode(encode(move.columns))
+        assert {name: event.data["order"][name] for name in columns} == columns
+    assert ("ended_at" in told[-1].data["order"]) is (code == 0)
+    assert fold(await store.events(0, 100)) == await rows_of(store)
+
+
+async def test_moves_that_were_stored_whole_are_told_as_they_are(store: Store) -> None:
+    house = House(store)
+    (slot,), (order,) = await house.open(1, 1)
+    claim = house.claim(order, slot)
+    columns = {"version": 2, "state": "preparing", "attempt": 7}
+    await store.save([claim])
+    assert isinstance(store, Sweeps)
+    event = (await store.events(0, 10, order.id))[-1]
+    text = "update events set data = $1 where seq = $2 returning seq"
+    await store.transact((text, encode({"order": columns}).decode(), event.seq))
+
+    assert (await store.events(0, 10, order.id))[-1].data == {"order": columns}
