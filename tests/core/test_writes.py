@@ -226,13 +226,33 @@ def test_the_changes_on_the_hot_path_bring_their_next_versions_along(name: str) 
         assert change.slot is not None and change.slot.version == change.slot_was.version + 1
 
 
-@pytest.mark.parametrize("name", ["claimed", "ready", "completed", "failed", "cancelled at work", "to be retried"])
-def test_the_changes_on_the_hot_path_name_the_columns_that_they_write(name: str) -> None:
+FOLLOWS = {
+    "claimed": {"state", "state_since", "rank", "queue_due", "commanded_at"},
+    "ready": {"state", "state_since", "ready_at"},
+    "to be retried": {"state", "state_since", *OPEN_RUN},
+    **{key: {"state", "state_since", "ended_at", *OPEN_RUN} for key in ("completed", "failed", "cancelled at work")},
+}
+
+
+@pytest.mark.parametrize("name", list(FOLLOWS))
+def test_the_changes_on_the_hot_path_tell_what_they_write_but_for_what_follows(name: str) -> None:
     change = (OVER | ON_THE_WAY)[name][0]()
     assert change is not None and change.order is not None and change.order_was is not None
-    assert change.columns == {"version": change.order.version, **changed(change.order_was, change.order)}
+    written = {"version": change.order.version, **changed(change.order_was, change.order)}
+    assert change.told == {column: value for column, value in written.items() if column not in FOLLOWS[name]}
     if change.slot is not None:
         assert change.slot_columns == {"version": change.slot.version, **changed(change.slot_was, change.slot)}
+
+
+def test_what_is_seldom_written_by_a_change_on_the_hot_path_is_told_too() -> None:
+    late, lived_in = replace(QUEUED, deploy_since=NOW - 1), replace(slot(), boot="nonce")
+    claim = life.claim(LEADER, late, spec(), lived_in, pool(), host(), 2_000)
+    end = _finish(replace(RUNNING, boot="nonce", dedupe_live="a/key"), Exit(code=0))
+    assert claim.told is not None and end.told is not None
+    assert {name: claim.told[name] for name in ("deploy_since", "boot")} == {"deploy_since": None, "boot": "nonce"}
+    assert {name: end.told[name] for name in ("dedupe_live", "boot")} == {"dedupe_live": None, "boot": None}
+    assert claim.order is not None and (claim.order.deploy_since, claim.order.boot) == (None, "nonce")
+    assert end.order is not None and (end.order.dedupe_live, end.order.boot) == (None, None)
 
 
 @pytest.mark.parametrize("silent", [True, False])

@@ -191,7 +191,7 @@ def wake_hint_needed(patch: pytest.MonkeyPatch) -> None:
 def attempt_not_counted_at_claim(patch: pytest.MonkeyPatch) -> None:
     def uncounted(change: Change) -> Change:
         assert change.order is not None and change.order_was is not None
-        return replace(change, order=replace(change.order, attempt=max(1, change.order_was.attempt)), columns=None)
+        return replace(change, order=replace(change.order, attempt=max(1, change.order_was.attempt)), told=None)
 
     _change_claims(patch, uncounted)
 

@@ -169,8 +169,8 @@ async def test_a_column_that_no_narrow_statement_knows_is_written_too(store: Sto
     house = House(store)
     (slot,), (order,) = await house.open(1, 1)
     claim = house.claim(order, slot)
-    assert claim.order is not None and claim.columns is not None
-    odd = replace(claim, order=replace(claim.order, exit_code=7), columns={**claim.columns, "exit_code": 7})
+    assert claim.order is not None and claim.told is not None
+    odd = replace(claim, order=replace(claim.order, exit_code=7), told={**claim.told, "exit_code": 7})
 
     assert _answers(await store.save([odd])) == [Answer.SAVED]
 

@@ -16,6 +16,7 @@ from standby.core.sighting import Exit
 from standby.store.contract import Answer, Store
 from standby.store.entry import entry
 from standby.store.hot import Hot
+from standby.store.rows import told
 from standby.store.sqlite import SqliteStore
 from standby.store.sweep import Sweeps
 from tests import make, rows
@@ -251,12 +252,12 @@ async def test_what_follows_from_a_move_itself_is_not_stored_and_told_all_the_sa
         set(),
         set(),
     ]
-    _, *told = await store.events(0, 10, order.id)
-    for move, event in zip(moves, told, strict=True):
-        assert move.columns is not None
-        columns = decode(encode(move.columns))
-        assert {name: event.data["order"][name] for name in columns} == columns
-    assert ("ended_at" in told[-1].data["order"]) is (code == 0)
+    _, *events = await store.events(0, 10, order.id)
+    for move, event in zip(moves, events, strict=True):
+        assert move.order_was is not None and move.order is not None
+        written = decode(encode(told(move.order_was, move.order)))
+        assert {name: event.data["order"][name] for name in written} == written
+    assert ("ended_at" in events[-1].data["order"]) is (code == 0)
     assert fold(await store.events(0, 100)) == await rows_of(store)
 
 

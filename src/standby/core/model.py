@@ -409,11 +409,11 @@ class Change(Struct, frozen=True, kw_only=True):
     note: Mapping[str, Json] = {}
     """More facts for the event that are no column."""
     guards: Guards = Guards()
-    columns: Mapping[str, Json] | None = None
-    """All columns of the order that differ, its version included, where the change is a claim, a ready or an end: those
-    write nothing but the order, its run and its slot."""
+    told: Mapping[str, Json] | None = None
+    """Of a claim, a ready or an end, which write nothing but the order, its run and its slot: the columns of the order
+    that follow neither from the kind nor from the time and the state, its version included."""
     slot_columns: Mapping[str, Json] | None = None
-    """The same of the slot."""
+    """All columns of the slot that differ there."""
 
     @property
     def noun(self) -> str:

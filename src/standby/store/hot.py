@@ -1,6 +1,6 @@
 """The changes every order goes through (submit, claim, ready, end), told apart: narrow statements write them.
 
-A change is hot when the columns it writes are exactly those its narrow statement sets; a column that no statement knows
+A change is hot when the columns it tells of are among those its narrow statement sets; a column that no statement knows
 is enough to make it another one. Any other goes the general way, and so does a hot one that its statement did not take:
 there it gets its exact verdict.
 
@@ -46,13 +46,12 @@ _SUBMITTED: Final = _STATE | frozenset(
     | {"concurrency_key"}
 )
 _SLOT: Final = frozenset({"version", "state", "state_since", "uses", "last_used_at"})
-_CLAIMED: Final = frozenset({"attempt", "rank", "queue_due"}) | (_RUN - {"handle", "ready_at"})
-_ENDED: Final = frozenset({"stop_reason", "reason", "exit_code", "ended_at", "dedupe_live", "due_at"})
-_ORDER: Final = {
-    CLAIM: _STATE | _CLAIMED,
-    READY: _STATE | {"ready_at", "handle", "deadline"},
-    END: _STATE | _RUN | _ENDED,
+_TOLD: Final = {
+    CLAIM: frozenset({"version", "attempt", "slot", "incarnation", "command_until", "deadline"}),
+    READY: frozenset({"version", "handle", "deadline"}),
+    END: frozenset({"version", "due_at", "dedupe_live", "reason", "exit_code"}),
 }
+"""What moves write that follows neither from their kind nor from their time and state."""
 _KINDS: Final = {
     EventKind.ORDER_CLAIMED: CLAIM,
     EventKind.ORDER_READY: READY,
@@ -67,12 +66,12 @@ _EMPTY: Final[Mapping[str, Json]] = dict.fromkeys(sorted(_RUN | {"stop_reason"})
 
 def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
     """Which narrow statement writes this change of an order that is there, and what its event tells; or null."""
-    kind, columns = _KINDS.get(change.kind), change.columns
-    if kind is None or columns is None or change.guards.lease is None or not columns.keys() <= _ORDER[kind]:
+    kind, told = _KINDS.get(change.kind), change.told
+    if kind is None or told is None or change.guards.lease is None or not told.keys() <= _TOLD[kind]:
         return None
-    if (kind is END and not _is_end(change)) or (kind is READY and columns["handle"] == ""):
+    if (kind is END and not _is_end(change)) or (kind is READY and told["handle"] == ""):
         return None
-    data: dict[str, Json] = {"order": _own(kind, columns)}
+    data: dict[str, Json] = {"order": told}
     if change.slot is not None and change.slot_columns is not None:
         data["slot"] = {**change.slot_columns, "name": change.slot.name}
     if change.run is not None:
@@ -82,33 +81,8 @@ def hot_move(change: Change) -> tuple[Hot, Mapping[str, Json]] | None:
     return kind, data
 
 
-def _own(kind: Hot, columns: Mapping[str, Json]) -> Mapping[str, Json]:
-    """What does not follow from anything else."""
-    if kind is CLAIM:
-        return {
-            "version": columns["version"],
-            "attempt": columns["attempt"],
-            "slot": columns["slot"],
-            "incarnation": columns["incarnation"],
-            "command_until": columns["command_until"],
-            "deadline": columns["deadline"],
-        }
-    if kind is READY:
-        return {"version": columns["version"], "handle": columns["handle"], "deadline": columns["deadline"]}
-    own = {"version": columns["version"]}
-    if "exit_code" in columns:
-        own["exit_code"] = columns["exit_code"]
-    if "reason" in columns:
-        own["reason"] = columns["reason"]
-    if "due_at" in columns:
-        own["due_at"] = columns["due_at"]
-    if "dedupe_live" in columns:
-        own["dedupe_live"] = columns["dedupe_live"]
-    return own
-
-
 def whole(event: Event) -> Event:
-    """An event as it was stored, with all columns that changed."""
+    """An event that was stored, with what follows from it."""
     hot, order = _KINDS.get(event.kind), event.data.get("order")
     if hot is None or not isinstance(order, dict) or "state" in order:
         return event
