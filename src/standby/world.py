@@ -54,8 +54,7 @@ class StoreClock:
     def now(self) -> int:
         return time.monotonic_ns() // 1_000_000 + self._offset_ms
 
-    def monotonic(self) -> float:
-        return time.monotonic()
+    monotonic = staticmethod(time.monotonic)
 
     @property
     def steady(self) -> bool:
@@ -116,9 +115,10 @@ class Ids:
 
     def short(self) -> str:
         """A new id for a change or an instance."""
-        if not self._short:
-            text = self._chance(8 * _SHORT_AT_ONCE).hex()
-            self._short = [text[at : at + 16] for at in range(0, len(text), 16)]
+        if self._short:
+            return self._short.pop()
+        text = self._chance(8 * _SHORT_AT_ONCE).hex()
+        self._short = [text[at : at + 16] for at in range(0, len(text), 16)]
         return self._short.pop()
 
 

@@ -38,24 +38,24 @@ class Forgotten:
     dropped as a whole."""
 
     def __init__(self) -> None:
-        self._old: set[str] = set()
-        self._new: set[str] = set()
+        self.old: set[str] = set()
+        self.new: set[str] = set()
         self._old_until = self._new_until = 0
 
     def __contains__(self, run_id: str) -> bool:
-        return run_id in self._new or run_id in self._old
+        return run_id in self.new or run_id in self.old
 
     def __len__(self) -> int:
-        return len(self._new) + len(self._old)
+        return len(self.new) + len(self.old)
 
     def add(self, run_ids: Iterable[str], until: int, now: int) -> None:
         """Keep these until then, at least."""
         if now > self._old_until:
-            self._old, self._old_until = self._new, self._new_until
-            self._new, self._new_until = set(), 0
+            self.old, self._old_until = self.new, self._new_until
+            self.new, self._new_until = set(), 0
             if now > self._old_until:
-                self._old = set()
-        self._new.update(run_ids)
+                self.old = set()
+        self.new.update(run_ids)
         self._new_until = max(self._new_until, until)
 
 
@@ -102,13 +102,13 @@ class ScriptedPlatform:
         copy = self.copies.get(start.run_id)
         if copy is not None:
             return copy
-        if start.run_id in self.forgotten:
+        if start.run_id in self.forgotten.new or start.run_id in self.forgotten.old:
             raise CommandRefused(f"run {start.run_id} is over and was forgotten")
         if now > until:
             raise CommandRefused(f"the start came {now - until} ms too late")
-        if incarnation is None or not self.has(incarnation):
-            raise CommandRefused(f"there is no place {incarnation}")
-        if incarnation in self.yard.made:
+        if incarnation != self.identity:
+            if incarnation is None or not self.has(incarnation):
+                raise CommandRefused(f"there is no place {incarnation}")
             self.yard.begin(incarnation)
         script = script_of(start.spec.payload)
         copy = self.copies[start.run_id] = Copy(
@@ -146,14 +146,20 @@ class ScriptedPlatform:
     def forget(self, run_ids: Sequence[str], now: int) -> list[str]:
         """Drop ended copies: their ids are refused for as long as a start of them could still be on its way. Returns
         those that are alive, and stay."""
-        known = [copy for run_id in run_ids if (copy := self.copies.get(run_id)) is not None]
-        live = {copy.run_id for copy in known if copy.alive(now)}
-        over = [copy for copy in known if copy.run_id not in live]
-        for copy in over:
-            del self.copies[copy.run_id]
-        until = max([now, *[copy.start_until for copy in over]]) + _FORGOTTEN_MS
-        self.forgotten.add([copy.run_id for copy in over], until, now)
-        return [copy.run_id for copy in known if copy.run_id in live]
+        live, over, until = list[str](), list[str](), now
+        for run_id in run_ids:
+            copy = self.copies.get(run_id)
+            if copy is None:
+                continue
+            if copy.alive(now):
+                live.append(run_id)
+                continue
+            del self.copies[run_id]
+            over.append(run_id)
+            if copy.start_until > until:
+                until = copy.start_until
+        self.forgotten.add(over, until + _FORGOTTEN_MS, now)
+        return live
 
     def _fence(self, epoch: int) -> None:
         if epoch < self.epoch:
@@ -205,7 +211,9 @@ class ScriptedDriver:
 
     async def start(self, slot: Slot, start: Start) -> Sighting:
         """Begin what the payload says."""
-        now = self._reached()
+        now = self._now()
+        if now < self.platform.unreachable_until:
+            self.platform.check_reachable(now)
         incarnation = start.order.incarnation or slot.incarnation
         copy = self.platform.start(start, incarnation, now + start.valid_for_ms, now)
         if copy.script.unreachable_ms:
