@@ -7,10 +7,12 @@ from msgspec.structs import replace
 
 from standby.control.act import Hands
 from standby.control.lease import Hold
-from standby.core.model import Lease, OrderState, Slot, SlotState
-from standby.drivers.contract import Making
+from standby.core.model import Lease, OrderState, Slot, SlotState, run_id
+from standby.core.sighting import Sighting
+from standby.drivers.contract import Making, Start
 from standby.drivers.scripted import ScriptedDriver, ScriptedPlatform
-from tests.rows import NOW, order
+from standby.store.contract import Work
+from tests.rows import NOW, order, spec
 
 from .stage import TestClock
 
@@ -72,3 +74,27 @@ async def test_a_resident_worker_is_forced_out_also_where_its_place_is_another_t
     for _ in range(10):
         await asyncio.sleep(0)
     assert list(platform.yard.made) == []
+
+
+async def test_the_answer_of_a_start_is_heard_also_after_a_step_that_was_taken_meanwhile() -> None:
+    clock, woken, go = TestClock(), list[str](), asyncio.Event()
+
+    class Slow(ScriptedDriver):
+        async def start(self, slot: Slot, start: Start) -> Sighting:
+            await go.wait()
+            return await super().start(slot, start)
+
+    driver = Slow(ScriptedPlatform("p"), now=clock.now, pause=lambda: asyncio.sleep(0))
+    lease = Lease(host="h", owner="a", epoch=1, until=NOW + 10_000, renewed_at=NOW)
+    hands = Hands(driver, Hold(clock, lease, clock.monotonic(), 10_000), clock, lambda: woken.append("woken"))
+    slot = Slot(name="s", host="h", pool="p", state=SlotState.IDLE, incarnation="p", state_since=NOW, created_at=NOW)
+    claimed = order(state=OrderState.PREPARING, slot="s", incarnation="p", attempt=1, command_until=NOW + 2_000)
+    hands.start(Work(claimed, spec(order_id=claimed.id)), slot, {}, Making())
+    await asyncio.sleep(0)
+    assert hands.reports() == ([], [])
+    go.set()
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert woken == ["woken"]
+    ((sighting,), _) = hands.reports()
+    assert sighting.run_id == run_id(claimed)

@@ -75,9 +75,9 @@ class Intake:
         if body.urgent and self._actor not in ADMINS:
             text = f"only the key named admin may put an order before all lanes, not {self._actor}"
             raise Problem(403, "admin_needed", text, "leave urgent out and give it a smaller priority")
+        spec = self._spec(body, pool, payload)
         if body.rerun_of is not None and await self._world.store.order(body.rerun_of) is None:
             raise invalid(f"there is no order {body.rerun_of!r} to run again", "name an order that exists", "rerun_of")
-        spec = self._spec(body, pool, payload)
         memory_mb = pool.settings.memory_mb if body.memory_mb is None else body.memory_mb
         self._check_fits(memory_mb, spec.cpus, pool, await self._host(pool.host))
         fingerprint = self.fingerprint(body, payload) if key is not None else ""

@@ -176,7 +176,8 @@ class Hands:
                 valid_for_ms=left_ms,
                 making=making,
             )
-            self.heard.append(await self._driver.start(slot, command))
+            sighting = await self._driver.start(slot, command)
+            self.heard.append(sighting)  # to the list that is there now: a step may have taken the one before
             if self._unanswered:
                 self._answered(slot.name)
         except Exception as error:  # noqa: BLE001  it is told
