@@ -219,6 +219,11 @@ class World:
         at = self.clock.now() if at is None else at
         return Cause(id=self.ids.short(), at=at, trigger=trigger, actor=actor, lease=lease)
 
+    def causes(self, trigger: Trigger, actor: str, lease: tuple[str, int], at: int) -> Callable[[], Cause]:
+        """Who makes many changes at once: each one's cause differs by its id alone."""
+        short = self.ids.short
+        return lambda: Cause(id=short(), at=at, trigger=trigger, actor=actor, lease=lease)
+
 
 def settle_interpreter() -> None:
     """Let the collector of cyclic garbage rest: rows are frozen values without cycles, and looking through all of them

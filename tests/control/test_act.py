@@ -89,7 +89,7 @@ async def test_the_answer_of_a_start_is_heard_also_after_a_step_that_was_taken_m
     hands = Hands(driver, Hold(clock, lease, clock.monotonic(), 10_000), clock, lambda: woken.append("woken"))
     slot = Slot(name="s", host="h", pool="p", state=SlotState.IDLE, incarnation="p", state_since=NOW, created_at=NOW)
     claimed = order(state=OrderState.PREPARING, slot="s", incarnation="p", attempt=1, command_until=NOW + 2_000)
-    hands.start(Work(claimed, spec(order_id=claimed.id)), slot, {}, Making())
+    hands.start(run_id(claimed), Work(claimed, spec(order_id=claimed.id)), slot, {}, Making())
     await asyncio.sleep(0)
     assert hands.reports() == ([], [])
     go.set()

@@ -111,7 +111,7 @@ def no_intent_before_a_start(patch: pytest.MonkeyPatch) -> None:
             cause = self._cause(Trigger.ADMIT)
             change = lifecycle.claim(cause, order, spec, slot, mirror.pools[order.pool], mirror.host, window_ms)
             assert change.order is not None
-            self._hands.start(Work(change.order, spec), slot, {}, self._making(mirror, slot))
+            self._hands.start(run_id(change.order), Work(change.order, spec), slot, {}, self._making(mirror, slot))
         real(self, mirror, plan, waiting)
 
     patch.setattr(HostStep, "_claim", claim)

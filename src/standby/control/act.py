@@ -61,9 +61,9 @@ class Hands:
         self.heard, self._made = [], []
         return sightings, made
 
-    def start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
+    def start(self, run: str, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         """Send a saved command, if there is still time and the lease outlives it."""
-        self._launch(slot.name, self._start(work, slot, env, making), guarded=True)
+        self._launch(slot.name, self._start(run, work, slot, env, making), guarded=True)
 
     def cannot_start(self, order: Order, why: str) -> None:
         """Report a start that was never sent, because what it needs cannot be had."""
@@ -146,7 +146,8 @@ class Hands:
         if slot in self._calls:
             call.close()
             return False
-        task = self._loop.create_task(call if guarded else self._guarded(slot, call))  # the short way
+        # made directly, with a name: the loop would have it make one up each time
+        task = asyncio.Task(call if guarded else self._guarded(slot, call), loop=self._loop, name=slot)
         self._calls[slot] = task, self._clock.monotonic(), limit_s
         return True
 
@@ -159,7 +160,7 @@ class Hands:
         finally:
             self._over(slot)
 
-    async def _start(self, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
+    async def _start(self, run: str, work: Work, slot: Slot, env: Mapping[str, str], making: Making) -> None:
         """Guarded in itself: one call in another takes its time, and each run has one."""
         try:
             order = work.order
@@ -168,7 +169,7 @@ class Hands:
             if left_ms <= 0 or not self._hold.outlives(left_ms):
                 return
             command = Start(
-                run_id=run_id(order),
+                run_id=run,
                 order=order,
                 spec=work.spec,
                 env=env,

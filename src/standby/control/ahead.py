@@ -190,7 +190,7 @@ class Ahead:
         for (pool, project), ids in gone.items():
             page = self._pages.get(pool)
             lane = [] if page is None else page.lanes.get(project, [])
-            if all(work.order.id in ids for work in lane[: len(ids)]):
+            if {work.order.id for work in lane[: len(ids)]} == ids:
                 del lane[: len(ids)]  # as a rule those in front
             else:
                 lane[:] = [work for work in lane if work.order.id not in ids]

@@ -195,7 +195,9 @@ class Controller:
                 await self._pause(self._jittered(backoff_s))
                 continue
             if wait_s > 0:
-                await within(wake, self._jittered(wait_s))
+                rest = asyncio.get_running_loop().call_later(self._jittered(wait_s), wake.set)
+                await wake.wait()
+                rest.cancel()
             else:
                 await asyncio.sleep(0)
 

@@ -235,24 +235,24 @@ class HostStep:
             chance=self._world.chance(),
         )
         by_age, now = self._may_judge_by_age(), self._world.clock.now()
-        timely = looked and by_age
-        most = max(WAVE, len(mirror.opened) // 2)
-        found: list[Change] = []
+        timely, stops = looked and by_age, mirror.stops
+        most, found = max(WAVE, len(mirror.opened) // 2), list[Change]()
+        looks, unsaved = self._world.causes(_LOOK, self._actor, self._hold.key, now), self._book.unsaved
         # without a look there is nothing new but of those that were heard of
-        stops = mirror.stops
         walk = looked or mirror.host.dead_at is not None or self._workers.counting or stops
         for ident, run in mirror.open_runs(None if walk else list(seen)):
             if len(found) == most:
                 break
-            if run.order.id in self._book.unsaved:
+            if run.order.id in unsaved:
                 later = seen.get(ident)
                 self._book.awaited = self._book.awaited or (later is not None and later.seen in NEWS)
                 continue
             sighting = seen.pop(ident, None)
-            change = None
-            if sighting is not None:
-                change = judge.judge(self._cause(_LOOK, now), run, sighting, rules)
-            if change is None and mirror.host.dead_at is not None:
+            change = None if sighting is None else judge.judge(looks(), run, sighting, rules)
+            if change is not None:
+                found.append(change)
+                continue
+            if mirror.host.dead_at is not None:
                 change = judge.declared_dead(self._cause(Trigger.REQUEST, now), run, sighting, mirror.host, rules)
             heard_at = self._workers.silent_since(mirror, run) if change is None and by_age else None
             if heard_at is not None:
@@ -333,11 +333,11 @@ class HostStep:
         window_ms, now = self._world.config.command_window_ms, self._world.clock.now()
         if not plan.admissions or not self._hold.outlives(window_ms):
             return
-        claims: list[Change] = []
+        claims, causes = list[Change](), self._world.causes(_ADMIT, self._actor, self._hold.key, now)
         host, starts_max = mirror.host, pressure.starts_max(mirror.host)
         for admission in plan.admissions:
             order, pool = admission.order, mirror.pools[admission.order.pool]
-            cause, spec = self._cause(_ADMIT, now), waiting[order.id].spec
+            cause, spec = causes(), waiting[order.id].spec
             note = {} if admission.nth is None else grant_note(cause, admission, spec, starts_max, len(plan.held))
             claims.append(lifecycle.claim(cause, order, spec, admission.slot, pool, host, window_ms, note))
             mirror.claimed(claims[-1], spec)
@@ -367,8 +367,8 @@ class HostStep:
             except SealBroken as error:
                 self._hands.cannot_start(order, str(error))
             else:
-                spoken = self._workers.run_env(run_id(order), env)
-                self._hands.start(each, slot, spoken, self._workers.making(slot, settings))
+                run, making = run_id(order), self._workers.making(slot, settings)
+                self._hands.start(run, each, slot, self._workers.run_env(run, env), making)
 
     def _act(self, mirror: Mirror) -> None:
         now = self._world.clock.now()

@@ -158,15 +158,16 @@ class Mirror:
         )
 
     def open_runs(self, ids: Iterable[str] | None = None) -> Iterator[tuple[str, Open]]:
-        """Open runs (or those of them with these ids) by their ids, with their slots; one whose slot is missing is left
-        for the next reading."""
+        """Open runs (or those that orders have now of which these are runs) by their ids (or by these), with their
+        slots; one whose slot is missing is left for the next reading."""
+        opened, works = self.opened, list[tuple[str, Work | None]]()
         if ids is None:
-            works: Iterable[Work | None] = list(self.opened.values())
+            works += [(run_id(work.order), work) for work in opened.values()]
         else:
-            works = [self.opened.get(order_of(each)) for each in ids]
-        for work in works:
+            works += [(each, opened.get(order_of(each))) for each in ids]
+        for ident, work in works:
             if work is not None and (slot := self.slots.get(work.order.slot or "")) is not None:
-                yield run_id(work.order), Open(work.order, work.spec, slot)
+                yield ident, Open(work.order, work.spec, slot)
 
     def to_look_at(self, unsaved: Container[str], over: Container[str]) -> list[OpenRun]:
         """What a platform is asked about: of a claim that is being saved there is nothing to see yet, and of a run that
@@ -231,8 +232,8 @@ class Mirror:
     def claimed(self, change: Change, spec: Spec) -> None:
         """Lay a claim over the rows."""
         order = change.order
-        assert order is not None and change.order_was is not None
-        self.opened[order.id] = Work(_next(order, change.order_was.version), spec)
+        assert order is not None
+        self.opened[order.id] = Work(order, spec)
         self._count(order.project, 1)
 
     def _count(self, project: str, by: int) -> None:

@@ -188,7 +188,8 @@ def _failures(changes: Sequence[Change], since: int) -> Mapping[str, list[str]]:
     asked may have been broken as it went away, which is not its pool's fault."""
     failures: dict[str, list[str]] = {}
     for change in changes:
-        older = change.slot_was is not None and change.slot_was.state_since < since
-        if change.slot is not None and change.slot.state is SlotState.ERROR and not older:
+        if change.slot is None or change.slot.state is not SlotState.ERROR:
+            continue
+        if change.slot_was is None or change.slot_was.state_since >= since:
             failures.setdefault(change.slot.pool, []).append(change.slot.error or "")
     return failures

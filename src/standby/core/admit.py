@@ -20,14 +20,14 @@ OVERTAKEN_MAX: Final = 8
 """So many orders of other lanes overtake one that only waits for memory; then what comes free is kept for it."""
 
 
-class Admission(Struct, frozen=True):
+class Admission(Struct, gc=False, frozen=True):
     order: Order
     slot: Slot
     nth: int | None = None
     """It is the nth platform start in flight on a host that limits them."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class Plan(Struct, gc=False, frozen=True, kw_only=True):
     admissions: Sequence[Admission] = ()
     wanted: Mapping[str, int] = {}
     """Pool -> how many slots to begin making now, for orders that pass every other gate."""
@@ -68,8 +68,7 @@ def _shared_out(share: "_Share", waiting: Iterable[Order]) -> "_Share":
     while (order := line.next()) is not None:
         if order.concurrency_key is None and (slots := free.get(order.pool)):
             # the short way, for as many as there are slots: nothing else is counted there
-            admissions.append(Admission(order, slots.pop()))
-            line.served()
+            admissions += [Admission(each, slots.pop()) for each in line.run(len(slots))]
             continue
         turn = share.serve(order)
         if turn is _SERVED:

@@ -21,7 +21,7 @@ _BUDGETS: Final = (GateName.MEMORY, GateName.CPUS)
 __all__ = ["FORESEEN", "Gate", "GateName", "House", "Line", "Start", "Turn", "gate", "starts"]
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(Struct, gc=False, frozen=True, kw_only=True):
     """A platform start in flight."""
 
     slot: str

@@ -17,7 +17,7 @@ from standby.core.sighting import Exit, Seen, Sighting
 _STOPPED: Final = Seen.STOPPED
 
 
-class Open(Struct, frozen=True):
+class Open(Struct, gc=False, frozen=True):
     """An open run with everything that its end would touch."""
 
     order: Order
@@ -25,7 +25,7 @@ class Open(Struct, frozen=True):
     slot: Slot
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class Rules(Struct, gc=False, frozen=True, kw_only=True):
     """What a judgement needs besides rows and sightings."""
 
     window_ms: int

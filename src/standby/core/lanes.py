@@ -9,7 +9,7 @@ There are two of them: one among all lanes of the host, for what its pools share
 decides where the first is equal: a faster pool makes the lanes of a slower one equal again and again.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heapreplace
 from itertools import groupby
 from operator import attrgetter
@@ -46,7 +46,8 @@ class Turns:
 
     def take(self, orders: Iterable[Order], weights: Mapping[str, int]) -> None:
         """These were taken from their lanes, one after the other; urgent ones go before all lanes and cost no turn."""
-        for lane, taken in groupby([(order.pool, order.project) for order in orders if not is_urgent(order)]):
+        turns = [order for order in orders if not is_urgent(order)]
+        for lane, taken in groupby(turns, _LANE):
             self._take(lane, len(list(taken)), weights)
 
     def _take(self, lane: Lane, count: int, weights: Mapping[str, int]) -> None:
@@ -88,12 +89,24 @@ class Line:
 
     def served(self) -> None:
         """It got its turn: go on with the next lane."""
-        urgent, host, pool, _, _, lane, orders = self._heap[0]
-        if len(orders) > 1 and len(self._heap) == 1:
-            orders.pop()  # whose turn it is needs no saying: this is on the hot path
-            return
+        urgent, host, pool, _, _, lane, _ = self._heap[0]
         stride = 0 if urgent == _URGENT else STRIDE // self._weights.get(lane[1], 1)
         self._go_on((host + stride, pool + stride))
+
+    def run(self, most: int) -> Sequence[Order]:
+        """The order whose turn it is, which gets it; and of a lane that is the only one also those behind it, up to so
+        many, as long as none has a concurrency key: whose turn it is needs no saying, and this is on the hot path."""
+        orders = self._heap[0][-1]
+        if len(self._heap) > 1:
+            order = orders[-1]
+            self.served()
+            return [order]
+        taken = [orders.pop()]
+        while orders and len(taken) < most and orders[-1].concurrency_key is None:
+            taken.append(orders.pop())
+        if not orders:
+            self._heap.clear()
+        return taken
 
     def passed(self) -> None:
         """It cannot be served now, which says nothing of those behind it."""
@@ -113,6 +126,7 @@ class Line:
 
 
 _PLACE: Final = attrgetter("rank", "id")
+_LANE: Final = attrgetter("pool", "project")
 _Entry = tuple[int, int, int, int, str, Lane, list[Order]]
 _URGENT: Final = 0
 

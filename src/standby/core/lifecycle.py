@@ -66,7 +66,7 @@ ORDER_MOVES: Final[Moves] = {
 }
 
 
-class Cause(Struct, frozen=True, kw_only=True):
+class Cause(Struct, gc=False, frozen=True, kw_only=True):
     """Who makes a change, when and why; a leader also names the host it leads and its epoch."""
 
     id: str

@@ -89,7 +89,7 @@ class Trigger(StrEnum):
     LEASE = "lease"
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class Order(Struct, gc=False, frozen=True, kw_only=True):
     """What was asked and how far it is: one narrow row that carries its open run too."""
 
     id: str
@@ -137,7 +137,7 @@ class Order(Struct, frozen=True, kw_only=True):
     """Processors it takes; null is what its pool says."""
 
 
-class Spec(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Spec(Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """The part of an order that never changes, stored beside it. Env values are elsewhere, sealed. What is the default
     is not stored: another default would change the orders that are there."""
 
@@ -169,7 +169,7 @@ class Spec(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpus: float | None = None
 
 
-class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Run(Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """One ended attempt: a row of history."""
 
     order_id: str
@@ -192,7 +192,7 @@ class Run(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What its worker called the error."""
 
 
-class Slot(Struct, frozen=True, kw_only=True):
+class Slot(Struct, gc=False, frozen=True, kw_only=True):
     """One named, reusable place to run. Whether it is busy is derived from the orders."""
 
     name: str
@@ -331,7 +331,7 @@ class Lease(Struct, frozen=True, kw_only=True):
     renewed_at: int
 
 
-class Event(Struct, frozen=True, kw_only=True):
+class Event(Struct, gc=False, frozen=True, kw_only=True):
     """One change as it was saved; `data` holds every changed column, so that the events fold back to the rows."""
 
     seq: int
@@ -348,7 +348,7 @@ class Event(Struct, frozen=True, kw_only=True):
     """Id of the change, by which a commit of unknown outcome is found again."""
 
 
-class Guards(Struct, frozen=True, kw_only=True):
+class Guards(Struct, gc=False, frozen=True, kw_only=True):
     """What must still hold inside the transaction, besides the versions of the rows that are written."""
 
     lease: tuple[str, int] | None = None
@@ -365,7 +365,7 @@ class Guards(Struct, frozen=True, kw_only=True):
     earlier changes of the same batch counted; else Full."""
 
 
-class Idempotency(Struct, frozen=True, kw_only=True):
+class Idempotency(Struct, gc=False, frozen=True, kw_only=True):
     """The first answer to a submit, kept to be given again."""
 
     project: str
@@ -376,7 +376,7 @@ class Idempotency(Struct, frozen=True, kw_only=True):
     at: int
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class Change(Struct, gc=False, frozen=True, kw_only=True):
     """One legal change: rows as they were and as they shall be. Made only by `lifecycle`, written only by `save`.
 
     A row without its `_was` is inserted; a `_was` without its row is deleted.

@@ -102,7 +102,6 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
         """Idle, unheld and serviceable slots by pool, the best last: never used first, then least recently used; with
         those that are held no more than the pool may have."""
         held = {order.slot for order in self.opened}
-        busy = Counter([order.pool for order in self.opened])
         free: dict[str, Sequence[Slot]] = {}
         for name, pool in self.pools.items():
             idle = self.stock.idle.get(name, ())
@@ -113,9 +112,15 @@ class Room(Struct, frozen=True, kw_only=True, dict=True):
                 slots = [slot for slot in idle if slot.name not in held and self.serves(slot)]
             if pool.settings.pick != "mru":
                 slots.reverse()
-            del slots[: max(0, len(slots) + busy[name] - pool.settings.slots_max)]
+            if len(slots) + len(self.opened) > pool.settings.slots_max:
+                del slots[: max(0, len(slots) + self.busy[name] - pool.settings.slots_max)]
             free[name] = slots
         return free
+
+    @cached_property
+    def busy(self) -> Counter[str]:
+        """How many open runs each pool has."""
+        return Counter([order.pool for order in self.opened])
 
     def serves(self, slot: Slot) -> bool:
         """Whether it is what its pool wants now, and not used up."""

@@ -73,7 +73,7 @@ class PressureLimits(Struct, frozen=True, kw_only=True):
     """With less free disk it is critical."""
 
 
-class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Retry(Struct, gc=False, frozen=True, kw_only=True, omit_defaults=True):
     """When a failed run is followed by another one."""
 
     retries: int = 3
@@ -90,7 +90,7 @@ class Retry(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Error names that are never retried."""
 
 
-class Template(Struct, frozen=True, kw_only=True):
+class Template(Struct, gc=False, frozen=True, kw_only=True):
     """What the slots of a container pool are made of. With the pool's memory it is their identity."""
 
     image: str | None = None

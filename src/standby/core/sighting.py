@@ -19,7 +19,7 @@ class Seen(StrEnum):
     UNKNOWN = "unknown"
 
 
-class Exit(Struct, frozen=True, kw_only=True):
+class Exit(Struct, gc=False, frozen=True, kw_only=True):
     """How a run ended, as far as the platform knows."""
 
     code: int | None = None
@@ -43,7 +43,7 @@ class Exit(Struct, frozen=True, kw_only=True):
     """It certainly wrote nothing: there is no output to wait for."""
 
 
-class Sighting(Struct, frozen=True, kw_only=True):
+class Sighting(Struct, gc=False, frozen=True, kw_only=True):
     """One answer about one run in one place."""
 
     run_id: str

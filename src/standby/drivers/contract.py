@@ -17,7 +17,7 @@ from standby.core.sighting import Seen as Seen
 from standby.core.sighting import Sighting as Sighting
 
 
-class Making(Struct, frozen=True, kw_only=True):
+class Making(Struct, gc=False, frozen=True, kw_only=True):
     """What a place is made from."""
 
     template: Template = Template()
@@ -27,7 +27,7 @@ class Making(Struct, frozen=True, kw_only=True):
     order."""
 
 
-class Start(Struct, frozen=True, kw_only=True):
+class Start(Struct, gc=False, frozen=True, kw_only=True):
     """Everything a platform needs to start one run."""
 
     run_id: str
@@ -42,7 +42,7 @@ class Start(Struct, frozen=True, kw_only=True):
     """What its place is made from."""
 
 
-class OpenRun(Struct, frozen=True, kw_only=True):
+class OpenRun(Struct, gc=False, frozen=True, kw_only=True):
     """A run the leader believes to be open, named in a look."""
 
     run_id: str
@@ -61,7 +61,7 @@ class LogLine(Struct, frozen=True, kw_only=True, array_like=True):
     text: str
 
 
-class LogPiece(Struct, frozen=True, kw_only=True):
+class LogPiece(Struct, gc=False, frozen=True, kw_only=True):
     """New output of one run since a cursor."""
 
     run_id: str

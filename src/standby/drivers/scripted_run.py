@@ -71,7 +71,7 @@ def parse(payload: str) -> Script:
         raise Refused(f"the payload is not JSON: {error}") from error
 
 
-class Copy(Struct, kw_only=True):
+class Copy(Struct, gc=False, kw_only=True):
     """One run on the platform."""
 
     run_id: str

@@ -173,14 +173,12 @@ class GroupCommit:
         if not changes:
             return []
         entries = [entry(change) for change in changes]
+        call = Call(entries, asyncio.get_running_loop().create_future(), together=together)
         if together:
             if len({key for one in entries for key in one.writes}) < sum(len(one.writes) for one in entries):
                 raise ValueError("changes that are saved together must not touch the same rows")
-        else:
-            for one in entries:
-                if one.hot is None and one.of_schedule:
-                    raise ValueError("a schedule is saved together with what goes with it")
-        call = Call(entries, asyncio.get_running_loop().create_future(), together=together)
+        elif not call.moves and any(one.hot is None and one.of_schedule for one in entries):
+            raise ValueError("a schedule is saved together with what goes with it")
         self._waiting.append(call)
         if self._inline:
             await self._write_all()

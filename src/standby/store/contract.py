@@ -57,7 +57,7 @@ SAVED: Final = Answer.SAVED
 of its own."""
 
 
-class Verdict(Struct, frozen=True):
+class Verdict(Struct, gc=False, frozen=True):
     """What became of a change."""
 
     answer: Answer
@@ -71,7 +71,7 @@ class Verdict(Struct, frozen=True):
         return self.answer is SAVED
 
 
-class Work(Struct, frozen=True):
+class Work(Struct, gc=False, frozen=True):
     """An order with the part that never changes."""
 
     order: Order

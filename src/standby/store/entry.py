@@ -20,7 +20,7 @@ W = TypeVar("W", Order, Slot, Pool, Host, Project, Schedule)
 _ASKED: Final = (Trigger.REQUEST, Trigger.CONFIG)
 
 
-class Entry(Struct, frozen=True):
+class Entry(Struct, gc=False, frozen=True):
     """One change on its way into a batch."""
 
     change: Change
