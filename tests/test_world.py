@@ -4,8 +4,12 @@ shared, and kept."""
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
+from standby.core.lifecycle import Cause
+from standby.core.model import Trigger
 from standby.world import Ids, Shared
+from tests.control.stage import Stage
 
 
 def test_short_ids_never_repeat_and_hold_64_bits_of_chance_each() -> None:
@@ -14,6 +18,19 @@ def test_short_ids_never_repeat_and_hold_64_bits_of_chance_each() -> None:
 
     assert len(set(made)) == len(made)
     assert all(len(bytes.fromhex(each)) == 8 for each in made)
+
+
+def test_causes_of_changes_that_are_made_at_once_differ_by_their_ids_alone() -> None:
+    world = Stage().world
+    cause = world.causes(Trigger.LOOK, "leader:a", ("local", 7), 5)
+    first, second = cause(), cause()
+
+    assert first.id != second.id
+    assert (
+        first
+        == replace(second, id=first.id)
+        == Cause(id=first.id, at=5, trigger=Trigger.LOOK, actor="leader:a", lease=("local", 7))
+    )
 
 
 def test_no_byte_of_chance_is_used_for_two_short_ids() -> None:

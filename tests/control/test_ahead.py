@@ -65,8 +65,11 @@ class Slow:
         self.waited_for = asyncio.Event()
         self.failed = asyncio.Event()
         self.error: Exception | None = None
+        self.asked: list[int] = []
+        """How many of each lane."""
 
     async def candidates(self, *args: Any) -> Sequence[Work]:
+        self.asked.append(args[1])
         found = await self._store.candidates(*args)
         if not self.open.is_set():
             self.waited_for.set()
@@ -110,6 +113,19 @@ async def test_the_next_page_is_read_while_what_is_known_is_taken(monkeypatch: p
     taken += [*await queue.take(), *await queue.take()]  # the answer is still on its way
     assert not queue.ahead.nobody("default"), "there is more, though nothing of it is known"
     queue.store.open.set()
+    while len(taken) < 12:
+        taken += await queue.take()
+    assert taken == ids
+
+
+@pytest.mark.anyio
+async def test_what_is_lacking_after_a_slow_answer_is_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Drained(monkeypatch)
+    for size, value in (("PAGE", 8), ("READ_ON", 1)):
+        monkeypatch.setattr(f"standby.control.ahead.{size}", value)
+    ids = await queue.fill(12)
+    taken = [order_id for _ in range(3) for order_id in await queue.take()]
+    assert queue.store.asked[:3] == [1, 1, 3], "the third reading is to make four of them known, with the one that is"
     while len(taken) < 12:
         taken += await queue.take()
     assert taken == ids

@@ -57,6 +57,24 @@ def test_lanes_take_turns_however_long_one_of_them_waits_already() -> None:
     assert _projects(admit.admit(_room(), waiting)) == "abab"
 
 
+def test_the_only_lane_is_taken_in_one_go_up_to_what_is_free_and_to_the_first_order_with_a_key() -> None:
+    waiting = [_waiting(n, concurrency_key="k" if n == 3 else None) for n in range(5)]
+    line = Line(waiting, Turns(), {})
+    taken = [[order.id for order in line.run(most)] for most in (1, 9)]
+    assert taken == [["order-0000"], ["order-0001", "order-0002"]]
+    assert line.next() == waiting[3]
+    line.served()
+    assert (line.run(9), line.next()) == ([waiting[4]], None)
+
+
+def test_of_several_lanes_only_the_order_whose_turn_it_is_is_taken() -> None:
+    waiting = [_waiting(n, project) for project in "ab" for n in range(2)]
+    line = Line(waiting, Turns(), {})
+    taken = [[(order.project, order.id) for order in line.run(9)] for _ in range(3)]
+    assert taken == [[("a", "order-0000")], [("b", "order-0000")], [("a", "order-0001")]]
+    assert (line.run(9), line.next()) == ([waiting[3]], None)
+
+
 def test_a_heavier_project_has_its_turn_more_often() -> None:
     lanes = {project: [_waiting(n, project) for n in range(99)] for project in "ab"}
     served = _taken(40, lanes, {"b": 3}, Turns())

@@ -202,3 +202,10 @@ def test_what_a_stored_order_leaves_out_is_what_is_named_above(spec: Struct, sto
     """Another default there would change the orders that are stored: it goes to the pools, or is said from then on."""
     assert msgspec.to_builtins(spec) == stored
     assert msgspec.convert(stored, type(spec)) == spec
+
+
+@pytest.mark.parametrize(
+    "kind", [model.Order, model.Spec, model.Run, model.Slot, model.Event, Change, Guards, Cause, Exit, Sighting, Retry]
+)
+def test_what_is_made_for_every_order_is_no_burden_for_the_collector_of_cyclic_garbage(kind: type[Struct]) -> None:
+    assert not kind.__struct_config__.gc

@@ -8,10 +8,10 @@ from standby.core.lanes import Pass
 from standby.core.model import Host, Order
 from standby.store.contract import Store, Work
 
-PAGE = 500
-"""About how many orders of a pool are read at once."""
+PAGE = 1_000
+"""About so many orders of a pool are known at the most."""
 READ_ON = 125
-"""About how many are read at once later: who waits for a commit then does not wait for a whole page."""
+"""About how many are read at once later, where no more are lacking."""
 EARLY = 4
 """Where a page was read on, the next one is begun when fewer are known than could be taken so many times."""
 
@@ -151,7 +151,9 @@ class Ahead:
             early = min(EARLY * most, PAGE)
             soon = page.short(early, start)
             if soon:
-                page.reading = asyncio.create_task(self._extend(pool, page, soon, most))
+                # as many as are lacking: a reading that took longer than a step would be lacking for ever
+                lacking = early - sum(map(len, page.lanes.values()))
+                page.reading = asyncio.create_task(self._extend(pool, page, soon, max(most, lacking)))
                 page.reading.add_done_callback(_heard)
         deep = page.deep(most)
         return [work for lane in page.lanes.values() for work in lane[:deep]]
