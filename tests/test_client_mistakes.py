@@ -69,6 +69,16 @@ async def test_a_command_in_one_text_is_refused_before_it_is_sent() -> None:
     assert not server.asked
 
 
+def test_what_json_cannot_say_is_refused_by_its_name() -> None:
+    server = Played(ok(order_view(), 201))
+    with server.client() as client:
+        with pytest.raises(TypeError, match=r"^payload: Object of type \w+ is not JSON serializable$"):
+            client.submit(command=["true"], payload={"file": Path()})
+        with pytest.raises(ValueError, match=r"^payload: Out of range float"):
+            client.submit(command=["true"], payload=float("nan"))
+    assert server.asked == []
+
+
 async def test_what_is_no_id_is_refused_before_it_is_sent() -> None:
     server = Played(ok(order_view()))
     none: Any = None

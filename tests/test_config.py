@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from standby import machine
 from standby.config import Config, ConfigError, Source, load_config
 from standby.config import settings as shown
+from standby.config.contradictions import CONFINES
 from standby.core.model import PoolSettings, Reason, Template, Warmth
 
 
@@ -399,9 +400,20 @@ def test_a_path_below_the_home_of_nobody_is_refused_in_words(key: str, what: str
         Config.of(hosts={"x": {key: "~nobody-of-this-name/here"}})
 
 
+CONFINED: dict[str, object] = {"pids_max": 9, "shm_mb": 65, "read_only": False}
+
+
+@pytest.mark.parametrize("key", CONFINES)
+def test_what_would_confine_a_container_is_refused_where_work_is_a_process(key: str) -> None:
+    pools = {"default": {key: CONFINED.get(key, ["/a:/b"] if key in ("mounts", "command", "cap_add") else "other")}}
+    with pytest.raises(ConfigError, match=rf"pools\.default\.{key}: is for containers, and local runs processes"):
+        Config.of(pools=pools)
+    assert Config.of(pools=pools, hosts={"local": {"driver": "scripted"}}).pools
+
+
 def test_what_a_pool_says_of_its_slots_is_their_template() -> None:
     config = Config.of(
-        hosts={"local": {}},
+        hosts={"engine": {"driver": "docker"}},
         pools={
             "default": {
                 "image": "bot:1",

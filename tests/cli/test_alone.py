@@ -314,7 +314,7 @@ def test_the_server_is_found_upward_and_its_key_is_shown_to_no_other(tmp_path: P
     by_flag = find_address("http://flag", "sb_flag", env, below)
     assert (by_flag.url, by_flag.key) == ("http://flag", "sb_flag")
     (state / "server.json").unlink()
-    with pytest.raises(ServerUnreachable):
+    with pytest.raises(ServerUnreachable, match=rf"none runs that keeps its state in {re.escape(str(state))}\)"):
         find_address(env={}, start=below)
 
 

@@ -106,8 +106,18 @@ def test_the_reason_of_a_cancel_is_shown(at_home: Standby) -> None:
     assert "not needed" in at_home("orders", "show", order_id).out
 
 
+def test_a_cancel_of_what_had_ended_already_says_so(at_home: Standby) -> None:
+    order_id = at_home("submit", "--wait", "--", "true").out.split()[0]
+    assert at_home("orders", "cancel", order_id).err == f"order {order_id} had ended already: completed\n"
+
+
+def test_events_of_nobody_are_said_to_be_none(at_home: Standby) -> None:
+    assert at_home("events", "--subject", "nobody") == (0, "", "no events of this kind or subject\n")
+
+
 def test_hints_are_for_a_command_line(at_home: Standby, home: House) -> None:
     assert "standby orders list" in at_home("orders", "show", "nobody").err
+    assert "standby schedules list" in at_home("schedules", "show", "nobody").err
     stranger = at_home("pools", "--key", "sb_wrong", "--url", home.url).err
     assert "--key" in stranger
     assert "Authorization" not in stranger

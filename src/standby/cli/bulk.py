@@ -90,7 +90,8 @@ def cancel(*ids: Ids, only: OnlyNeed = None, how: HowNeed = None, server: Server
     reason = (how or How()).reason
     if len(ids) == 1 and not (only or (how and how.dry_run)):
         order = server.ask(lambda client: client.cancel(find(client, ids[0]), reason))
-        print_json(order) if server.json else say(f"order {order.id} is {order.state}")
+        had = "had ended already:" if order.state in ("completed", "failed") else "is"
+        print_json(order) if server.json else say(f"order {order.id} {had} {order.state}")
         return OK
     return _act("cancel", ids, only, how, server)
 

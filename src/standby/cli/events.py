@@ -44,6 +44,7 @@ def events(
     """
     kinds = [one_of(each, tuple(EventKind), "--kind", "kind") for each in kind or []]
     last, table = "", event_table()
+    none = "no events of this kind or subject" if kinds or subject else "no events"
 
     def read(client: Client) -> None:
         nonlocal last
@@ -56,7 +57,7 @@ def events(
     except (KeyboardInterrupt, ServerUnreachable):
         _go_on(last)
         raise
-    _go_on(last)
+    _go_on(last) if last or server.json else say(none)
     return OK
 
 

@@ -16,6 +16,7 @@ HINTS: Final = {
     "key_needed": "name one with --key or STANDBY_KEY (the first one is in admin.key in the server's state directory)",
     "key_unknown": "name another one with --key or STANDBY_KEY; if it was removed or lost, see docs/operating.md",
     "no_such_work_order": "see: standby orders list",
+    "no_such_schedule": "see: standby schedules list",
     "refused_together": "correct these lines and send all of them again",
     "host_answers": "to stop its work, cancel the orders; to take no more: standby hosts drain",
 }

@@ -14,6 +14,7 @@ from msgspec import Struct
 from standby.client.errors import ConfigError, ServerUnreachable
 
 STATE_DIR: Final = ".standby"
+SERVER_FILE: Final = "server.json"
 OPTION: Final = "--{}"
 ARGUMENT: Final = "{}="
 """How an error names what was given: as the command line has it, or as Python has it."""
@@ -40,11 +41,12 @@ def find_address(
     found = given or _server_url(state)
     if not found:
         name_it = f"name it with {said.format('url')} or STANDBY_URL"
-        raise ServerUnreachable(f"no server found: start one with `standby serve`, or {name_it}")
+        where = "" if state is None else f" (none runs that keeps its state in {state})"
+        raise ServerUnreachable(f"no server found{where}: start one with `standby serve`, or {name_it}")
     # The key of this directory's server is not shown to any other one.
     ours = state is not None and found.rstrip("/") == (_server_url(state) or "").rstrip("/")
     address = Address(found.rstrip("/"), key or env.get("STANDBY_KEY") or (_admin_key(state) if ours else None))
-    url_from = said.format("url") if url else "STANDBY_URL" if given else "server.json"
+    url_from = said.format("url") if url else "STANDBY_URL" if given else SERVER_FILE
     _check(address, url_from, said.format("key") if key else "STANDBY_KEY")
     return address
 
@@ -75,7 +77,7 @@ def find_state_dir(env: Mapping[str, str], start: Path) -> Path | None:
 
 def _server_url(state: Path | None) -> str | None:
     try:
-        found = msgspec.json.decode((state / "server.json").read_bytes()) if state is not None else {}
+        found = msgspec.json.decode((state / SERVER_FILE).read_bytes()) if state is not None else {}
     except (OSError, msgspec.DecodeError):
         return None
     url = found.get("url") if isinstance(found, dict) else None

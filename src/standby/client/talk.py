@@ -107,11 +107,15 @@ def _check_name(part: object) -> None:
 
 
 def encode(body: Mapping[str, Any]) -> bytes:
-    """A body as JSON: integers of any size, and a `msgspec.Raw` as the very text it is."""
-    parts = {
-        name: value if isinstance(value, msgspec.Raw) else msgspec.Raw(json.dumps(value, allow_nan=False).encode())
-        for name, value in body.items()
-    }
+    """A body as JSON: integers of any size, and a `msgspec.Raw` as the very text it is. What JSON cannot say is refused
+    by its name, as Python has refused it."""
+    parts: dict[str, msgspec.Raw] = {}
+    for name, value in body.items():
+        try:
+            text = value if isinstance(value, msgspec.Raw) else json.dumps(value, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name}: {error}") from None
+        parts[name] = msgspec.Raw(text)
     return msgspec.json.encode(parts)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from standby.config.model import Config, HostConfig, PoolConfig
 from standby.config.values import did_you_mean, is_loopback, names_database
-from standby.core.model import PoolSettings, Reset, Warmth
+from standby.core.model import PoolSettings, Reset, Template, Warmth
 
 BESIDE: Final = {
     "queue_timeout": ("queue_timeout_max",),
@@ -15,6 +15,8 @@ BESIDE: Final = {
     "ready": ("worker",),
 }
 """Keys of a pool that contradict each other: whoever set the second one must hear of it, too."""
+CONFINES: Final = ("image", "command", "pids_max", "shm_mb", "network", "mounts", "user", "read_only", "cap_add")
+"""Keys of containers. A process does not have them: who believes in them would run work that nothing confines."""
 
 
 def contradictions(config: Config) -> Iterator[tuple[tuple[str, ...], str]]:
@@ -50,6 +52,10 @@ def _pool_contradictions(config: Config, name: str, pool: PoolConfig) -> Iterato
     host = config.hosts.get(config.pool_host(name))
     if host is not None and host.cpus is not None and (settings.template.cpus or 0.0) > host.cpus:
         yield "cpus", f"is more than the {host.cpus:g} that its host has in all: nothing would ever start"
+    if host is not None and host.driver == "process":
+        own, plain = settings.template, Template()
+        said = f"is for containers, and {config.pool_host(name)} runs processes: name a docker host, or leave it out"
+        yield from ((key, said) for key in CONFINES if getattr(own, key) != getattr(plain, key))
     if host is not None and host.driver == "coolify":
         yield from _coolify_contradictions(settings)
     most = settings.queue_timeout_max_ms
