@@ -222,7 +222,7 @@ def test_what_is_not_there_or_refused_ends_with_4_and_a_reason(
 
 
 def test_leaving_a_wait_leaves_the_order_running(home: House) -> None:
-    command = [sys.executable, "-m", "standby.cli.main", "submit", "--wait", "--", "sleep", "60"]
+    command = [sys.executable, "-m", "standby", "submit", "--wait", "--", "sleep", "60"]
     with subprocess.Popen(
         command, cwd=home.directory, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ}
     ) as waiting:

@@ -21,6 +21,8 @@ RELOAD_GAP_S = 0.05
 """Hints make a leader read its rows again at most this often."""
 SURE_S = 30.0
 """That nobody waits is believed so long without another look, as long as nothing was committed."""
+DUE_GAP_MS = 50
+"""Those whose time has come are looked for, between two polls, at most this often."""
 UNDER_WAY = 8
 """So many saves are under way at once."""
 
@@ -41,6 +43,9 @@ class Book:
         self._seq = -1
         self._own_seqs: set[int] = set()
         self._read_at = self._sure_at = float("-inf")
+        self.due_at: int | None = None
+        """When somebody's time comes next, as far as that is known; the poll finds whoever is not."""
+        self._due_asked_at = 0
         self.unsaved: set[str] = set()
         """Orders with changes under way: at most one each."""
         self._sent: list[Change] = []
@@ -78,6 +83,7 @@ class Book:
             return False
         for work in added:
             self.ahead.add(work)
+            self.expect(work.order.due_at)
         self.seek = self.waiting = True
         return True
 
@@ -121,6 +127,23 @@ class Book:
             self.waiting = True  # nobody knows
             raise
         self.waiting = self.waiting or found
+
+    def expect(self, at: int | None) -> None:
+        """Somebody's time comes then."""
+        if at is not None:
+            at = max(at, self._due_asked_at + DUE_GAP_MS)
+            self.due_at = at if self.due_at is None else min(self.due_at, at)
+
+    def take_due(self, now: int) -> bool:
+        """Whether somebody's time has come: from now on, only what is expected anew counts."""
+        if self.due_at is None or self.due_at > now:
+            return False
+        self.due_at = None
+        return True
+
+    def ask_who_is_due(self, now: int) -> None:
+        """Whoever is due is looked for now."""
+        self.due_at, self._due_asked_at = None, now
 
     async def settle(self) -> None:
         """Wait for every save under way; raises what went wrong."""
@@ -199,7 +222,8 @@ class Book:
             if order is None:
                 continue
             if order.due_at is not None:
-                self.waiting = True
+                self.waiting = self.awaited = True  # the step may be resting already, for too long
+                self.expect(order.due_at)
             if order.concurrency_key is not None and order.slot is None:
                 self.key_freed = self.seek = self.awaited = True
         if len(saved) < len(changes):

@@ -140,13 +140,13 @@ class HostStep:
             return 0.0
         if self._book.reload:
             return RELOAD_GAP_S
-        rest_s = poll_s * (IDLE_POLLS if self._idle(mirror) else 1)
-        wait_s = max(0.0, self._polled_at + rest_s - clock.monotonic())
-        opens_at = self._gate.opens_at
-        return wait_s if opens_at is None else min(wait_s, max(0.001, (opens_at - clock.now()) / 1000))
+        wait_s = max(0.0, self._polled_at + poll_s * (IDLE_POLLS if self._idle(mirror) else 1) - clock.monotonic())
+        soon = [at for at in (self._gate.opens_at, self._book.due_at) if at is not None]
+        return min([wait_s, *(max(0.001, (at - clock.now()) / 1000) for at in soon)])
 
     async def _decide(self, mirror: Mirror, looked: Sequence[Sighting] | None, *, poll: bool) -> tuple[bool, bool]:
         """Judge, admit and size. Returns whether there is more to judge, and whether there are more deadlines."""
+        timed = self._book.take_due(self._world.clock.now()) or poll
         try:
             sightings, made = self._hands.reports()
             seen = await self._workers.weigh(mirror, best([*self._sightings, *sightings, *(looked or ())]), poll=poll)
@@ -162,9 +162,9 @@ class HostStep:
             await self._admit(mirror, poll=poll)
         finally:
             self._book.post(self._start_claimed)  # whatever went wrong: it is laid over the rows
-        if not poll or not self._book.waiting:
+        if not timed or not self._book.waiting:
             return more, False
-        timely = self._may_judge_by_age()
+        timely = poll and self._may_judge_by_age()
         return more, await self._times.deadlines(mirror, self._tending.room(mirror), timely=timely)
 
     def _idle(self, mirror: Mirror) -> bool:

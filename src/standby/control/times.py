@@ -31,23 +31,27 @@ class Times:
         await self._book.save(changes)
 
     async def deadlines(self, mirror: Mirror, room: Room, *, timely: bool) -> bool:
-        """Queue what is due, expire what waited too long. Returns whether a page was full."""
-        store, now = self._world.store, self._world.clock.now()
+        """Queue what is due, expire what waited too long; note who is due before the next poll. Returns whether there
+        is more to do at once."""
+        store, now, book = self._world.store, self._world.clock.now(), self._book
+        book.ask_who_is_due(now)  # before the question: what is saved meanwhile is expected again
         changes: list[Change] = []
         full = False
         for pool in mirror.pools.values():
-            due = await store.due(pool.name, now, PAGE)
+            found = await store.due(pool.name, now + self._world.config.poll_ms, PAGE)
+            due = [work for work in found if work.order.due_at is not None and work.order.due_at <= now]
+            book.expect(found[len(due)].order.due_at if len(due) < len(found) else None)
             changes += [lifecycle.queue(self._cause(Trigger.DUE), work.order, work.spec, pool) for work in due]
             full = full or len(due) == PAGE
             if pool.blocked_since is None and timely:
                 expired = await store.expired(pool.name, now - pool.blocked_ms, PAGE, mirror.spared(pool, now))
                 changes += await self._expire(room, pool, expired)
                 full = full or len(expired) == PAGE
-        queued = await self._book.save(changes)
+        queued = await book.save(changes)
         if queued:
-            self._book.ahead.forget()
-            self._book.seek = True
-        await self._book.ask_who_waits()
+            book.ahead.forget()
+            book.seek = True
+        await book.ask_who_waits()
         return full or bool(queued)
 
     async def _expire(self, room: Room, pool: Pool, expired: Sequence[Order]) -> list[Change]:
