@@ -75,7 +75,11 @@ class LaneTruths:
         """Whether whatever let the order through would have let the head through as well."""
         project = self._book.projects.get(head.project)
         limited = project is not None and project.running_max is not None
-        return not limited and head.concurrency_key is None and head.memory_mb <= order.memory_mb
+        if limited or head.concurrency_key is not None:
+            return False
+        own = self._book.pools[head.pool].settings.template.cpus or 0.0
+        wanted, had = (own if each.cpus is None else each.cpus for each in (head, order))
+        return head.memory_mb <= order.memory_mb and wanted <= had
 
     def _bound(self, project: str) -> int:
         weights = dict.fromkeys("abc", 1) | {row.name: row.weight for row in self._book.projects.values()}
